@@ -1,0 +1,44 @@
+"""The queue: one job to one worker, with leases on the server's clock and fencing tokens."""
+
+from __future__ import annotations
+
+from echomq_tasks.queue.model import (
+    Admission,
+    Claimed,
+    Complete,
+    Counts,
+    Enqueued,
+    Job,
+    JobInfo,
+    NewJob,
+    Release,
+    Retry,
+    Settlement,
+    State,
+    Swept,
+    Turn,
+    Verdict,
+)
+from echomq_tasks.queue.parking import Parking
+from echomq_tasks.queue.queue import Queue, extend_all
+
+__all__ = [
+    "Admission",
+    "Claimed",
+    "Complete",
+    "Counts",
+    "Enqueued",
+    "Job",
+    "JobInfo",
+    "NewJob",
+    "Parking",
+    "Queue",
+    "Release",
+    "Retry",
+    "Settlement",
+    "State",
+    "Swept",
+    "Turn",
+    "Verdict",
+    "extend_all",
+]

@@ -1,0 +1,184 @@
+"""Admission: check jobs before a byte is sent, pack them into script calls, and tell a retry from a collision."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+
+import redis
+
+from echomq_tasks.errors import EchoMQError, InvalidArgument, ScriptError, ServerError, ServerUnavailable
+from echomq_tasks.identity import check_id, group_id
+from echomq_tasks.queue.model import Admission, Enqueued, NewJob
+from echomq_tasks.scripts import Call, Scripts
+
+#: One script call takes so many jobs or bytes at most, so that the server answers others in between.
+_JOBS_A_CALL = 250
+_BYTES_A_CALL = 1 << 20
+#: And one round trip so many bytes.
+_BYTES_A_TRIP = 8 << 20
+#: Scores are doubles: whole numbers up to 2**53 are exact.
+_EXACT = 2**53
+#: The longest delay and the last run-at, in seconds: a run-at past year 9999 is none that Python can show.
+_MAX_SECONDS = 250_000_000_000
+#: A payload travels as one bulk string, whose default limit on the server is 512 MB.
+_MAX_PAYLOAD = 512 << 20
+
+#: A collision is two processes on one node id in one millisecond; this many in a row is something else.
+_MAX_COLLISIONS = 1000
+
+
+class _Offer:
+    """One job on its way in: its arguments for job_enqueue, and the answer once there is one."""
+
+    __slots__ = ("answer", "args", "minted")
+
+    def __init__(self, args: list[bytes | str | int], minted: bool) -> None:
+        self.args = args  # id, payload, mode, ms, priority, group
+        self.minted = minted
+        self.answer: Enqueued | None = None
+
+    @property
+    def size(self) -> int:
+        return len(self.args[1])  # type: ignore[arg-type]
+
+    def admitted(self) -> None:
+        admission = Admission.ENQUEUED if self.args[2] == "now" else Admission.SCHEDULED
+        self.answer = Enqueued(str(self.args[0]), admission)
+
+    def duplicate(self) -> None:
+        self.answer = Enqueued(str(self.args[0]), Admission.DUPLICATE)
+
+
+def seconds_to_ms(seconds: float, what: str) -> int:
+    """Whole milliseconds of a duration in seconds, rounded up so that nothing runs early.
+
+    Raises:
+      InvalidArgument: when ``seconds`` is not a number from 0 to 250,000,000,000.
+    """
+    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
+        raise InvalidArgument(f"{what} is a number of seconds, not {seconds!r}")
+    if not 0 <= seconds <= _MAX_SECONDS:
+        raise InvalidArgument(f"{what} is a number of seconds from 0 to {_MAX_SECONDS}, not {seconds!r}")
+    # Rounded to the microsecond first: 0.3 * 1000 is a hair above 300, which must not become 301.
+    return math.ceil(round(seconds * 1000, 3))
+
+
+def payload_bytes(payload: bytes | bytearray | memoryview | str) -> bytes:
+    """The bytes of a payload; text as UTF-8.
+
+    Raises:
+      InvalidArgument: when it is neither bytes nor text, holds lone surrogates, or is above 512 MB.
+    """
+    if isinstance(payload, str):
+        try:
+            payload = payload.encode()
+        except UnicodeEncodeError as error:
+            raise InvalidArgument(f"the payload holds a lone surrogate, which UTF-8 cannot carry: {error}") from None
+    elif isinstance(payload, (bytearray, memoryview)):
+        payload = bytes(payload)
+    elif not isinstance(payload, bytes):
+        raise InvalidArgument(f"a payload is bytes or str, not {type(payload).__name__}: encode it, as with json.dumps")
+    if len(payload) > _MAX_PAYLOAD:
+        raise InvalidArgument(f"a payload is 512 MB at most, not {len(payload)} bytes: store it and send its address")
+    return payload
+
+
+def _when(job: NewJob) -> tuple[str, int]:
+    if job.at is None:
+        if job.delay is None:
+            return "now", 0
+        return "in", seconds_to_ms(job.delay, "delay")
+    if job.delay is not None:
+        raise InvalidArgument("give delay= or at=, not both")
+    at = job.at
+    if isinstance(at, datetime):
+        if at.utcoffset() is None:
+            raise InvalidArgument(f"at={at!r} has no time zone: use an aware datetime, as datetime.now(timezone.utc)")
+        at = at.timestamp()
+    return "at", seconds_to_ms(at, "at")
+
+
+def _offer(job: NewJob) -> _Offer:
+    mode, ms = _when(job)
+    if isinstance(job.priority, bool) or not isinstance(job.priority, int) or abs(job.priority) > _EXACT:
+        raise InvalidArgument(f"a priority is a whole number within 2**53, not {job.priority!r}")
+    group = "" if job.group is None else group_id(job.group)
+    payload = payload_bytes(job.payload)
+    job_id = None if job.id is None else check_id(job.id, "JOB")
+    return _Offer([job_id or "", payload, mode, ms, job.priority, group], job_id is None)
+
+
+def _chunks(offers: Iterable[_Offer], most: int, most_bytes: int) -> Iterator[list[_Offer]]:
+    chunk: list[_Offer] = []
+    size = 0
+    for offer in offers:
+        if chunk and (len(chunk) >= most or size + offer.size > most_bytes):
+            yield chunk
+            chunk, size = [], 0
+        chunk.append(offer)
+        size += offer.size
+    if chunk:
+        yield chunk
+
+
+def _trip(scripts: Scripts, key: bytes, offers: list[_Offer]) -> EchoMQError | None:
+    """Send offers in one round trip and note each answer; an offer without one collided, or its call failed."""
+    chunks = list(_chunks(offers, _JOBS_A_CALL, _BYTES_A_CALL))
+    calls = [Call("job_enqueue", key, [arg for offer in chunk for arg in offer.args]) for chunk in chunks]
+    repeated = False
+    try:
+        replies = scripts.attempt(calls, repeat=False)
+    except ServerUnavailable as error:
+        if isinstance(error.__cause__, redis.TimeoutError):
+            raise
+        # The jobs may be in already. Offering the same ids again is harmless: the rows tell.
+        repeated = True
+        replies = scripts.attempt(calls, repeat=False)
+    failure: EchoMQError | None = None
+    for chunk, reply in zip(chunks, replies, strict=True):
+        if isinstance(reply, EchoMQError):
+            failure = failure or reply
+            continue
+        for offer, code in zip(chunk, reply, strict=True):
+            if code > 0 or (repeated and code == 0 and offer.minted):
+                offer.admitted()
+            elif not offer.minted:
+                offer.duplicate()
+            else:
+                # A freshly minted id that has a row is a collision, and this job would be lost: mint another.
+                offer.args[0] = scripts.mint.mint("JOB")
+    return failure
+
+
+def admit(scripts: Scripts, key: bytes, jobs: Iterable[NewJob]) -> list[Enqueued]:
+    """Admit jobs to the queue whose base is ``key``; one answer for each, in order.
+
+    Every job is checked before the first byte is sent.
+
+    Raises:
+      InvalidArgument, InvalidId, InvalidName: when a job is not admissible; none was admitted.
+      ServerError: when the server could not take them all; ``admitted`` lists the ids that it did take.
+    """
+    offers = [_offer(job) for job in jobs]
+    # Only now: a mint may ask the server for a node id, and bad input must not get that far.
+    for offer in offers:
+        if offer.minted:
+            offer.args[0] = scripts.mint.mint("JOB")
+    try:
+        for trip in _chunks(offers, _JOBS_A_CALL * 16, _BYTES_A_TRIP):
+            left = trip
+            for _ in range(_MAX_COLLISIONS):
+                failure = _trip(scripts, key, left)
+                if failure is not None:
+                    raise failure
+                left = [offer for offer in left if offer.answer is None]
+                if not left:
+                    break
+            else:
+                raise ScriptError(f"{len(left)} jobs met ids that exist already {_MAX_COLLISIONS} times in a row")
+    except ServerError as error:
+        error.admitted = tuple(offer.answer.id for offer in offers if offer.answer and not offer.answer.duplicate)
+        raise
+    return [offer.answer for offer in offers if offer.answer is not None]

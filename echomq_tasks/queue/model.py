@@ -1,0 +1,238 @@
+"""What goes into the queue's verbs and comes out of them: typed, immutable, no tuples of strings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from enum import StrEnum
+
+from echomq_tasks.identity import minted_at_ms
+
+
+class State(StrEnum):
+    """Where a job is."""
+
+    PENDING = "pending"  #: waits, flat or in a lane
+    ACTIVE = "active"  #: claimed by a worker
+    SCHEDULED = "scheduled"  #: waits for its time
+    DEAD = "dead"  #: failed for good; its row and error stay
+    AWAITING_CHILDREN = "awaiting_children"  #: a flow parent whose children run
+    UNKNOWN = "unknown"  #: has a row that no set holds
+    ABSENT = "absent"  #: has no row: completed, removed or never admitted
+
+
+class Admission(StrEnum):
+    """What became of a job offered to a queue."""
+
+    ENQUEUED = "enqueued"
+    SCHEDULED = "scheduled"
+    DUPLICATE = "duplicate"
+
+
+class Verdict(StrEnum):
+    """What became of a settlement."""
+
+    OK = "ok"
+    SCHEDULED = "scheduled"  #: retried: it runs again after its delay
+    DEAD = "dead"  #: its retries are used up
+    GONE = "gone"  #: the row is gone: it was completed or removed meanwhile
+    STALE = "stale"  #: another claim took the job over; this settlement changed nothing
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NewJob:
+    """A job to admit.
+
+    Attributes:
+      payload: the job's data; text is sent as UTF-8. The queue never looks inside.
+      delay: seconds from now, by the server's clock, before it may run.
+      at: when it may run: an aware datetime, or unix seconds. Not together with ``delay``.
+      priority: lower runs first; 0 is the rest.
+      group: the lane it waits in: a branded id, or any text (see :func:`echomq_tasks.identity.group_id`).
+      id: a JOB id of the caller's, which makes the admission safe to repeat; minted by default.
+    """
+
+    payload: bytes | str
+    delay: float | None = None
+    at: datetime | float | None = None
+    priority: int = 0
+    group: str | None = None
+    id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Enqueued:
+    """The answer to an admission: the job's id, and whether this call admitted it."""
+
+    id: str
+    admission: Admission
+
+    @property
+    def duplicate(self) -> bool:
+        """True when a job of that id was there already, and stays as it was."""
+        return self.admission is Admission.DUPLICATE
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """A claimed job.
+
+    Attributes:
+      id: its JOB id.
+      payload: its data.
+      token: the fencing token of this claim; every settlement shows it.
+      group: the branded id of its lane, None when flat.
+      failures: how often its handler raised.
+      stalled: how often a worker died with it.
+    """
+
+    id: str
+    payload: bytes
+    token: int
+    group: str | None = None
+    failures: int = 0
+    stalled: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Claimed:
+    """The answer to a claim: iterable over its jobs, false when there are none.
+
+    Attributes:
+      jobs: at most as many as asked for.
+      look_again: seconds until the earliest scheduled job is due or a rate window ends; None when there is neither.
+    """
+
+    jobs: tuple[Job, ...]
+    look_again: float | None = None
+
+    def __iter__(self) -> Iterator[Job]:
+        return iter(self.jobs)
+
+    def __len__(self) -> int:
+        return len(self.jobs)
+
+
+@dataclass(frozen=True, slots=True)
+class Complete:
+    """Settle a job as done; ``result`` is for a flow parent that waits for it."""
+
+    job: Job
+    result: bytes | str = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Retry:
+    """Settle a job as failed.
+
+    Attributes:
+      job: the claimed job.
+      error: kept in the row as ``last_error``.
+      delay: seconds before it runs again.
+      max_retries: how many failures are retried: None without end, 0 sends it to dead now.
+      payload: replaces the row's payload when given.
+    """
+
+    job: Job
+    error: str = ""
+    delay: float = 0.0
+    max_retries: int | None = None
+    payload: bytes | str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Give a claimed job back that never started; nothing counts as a failure."""
+
+    job: Job
+
+
+Settlement = Complete | Retry | Release
+
+
+@dataclass(frozen=True, slots=True)
+class Turn:
+    """The answer to one round trip of a worker: a verdict for each settlement, and what was claimed."""
+
+    verdicts: tuple[Verdict, ...]
+    claimed: Claimed
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """The ids that a sweep of stalled jobs brought back, and those it sent to dead."""
+
+    recovered: tuple[str, ...]
+    dead: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """A queue at one instant.
+
+    Attributes:
+      pending: waiting, outside lanes.
+      in_lanes: waiting in lanes.
+      active: claimed.
+      scheduled: waiting for their time.
+      dead: failed for good.
+      completed: completed since the queue exists.
+      failed: sent to dead since the queue exists.
+      paused: whether the whole queue is paused.
+    """
+
+    pending: int
+    in_lanes: int
+    active: int
+    scheduled: int
+    dead: int
+    completed: int
+    failed: int
+    paused: bool
+
+    @property
+    def waiting(self) -> int:
+        """Jobs that could be claimed, flat and in lanes."""
+        return self.pending + self.in_lanes
+
+    @property
+    def unfinished(self) -> int:
+        """Jobs that have still to end: waiting, claimed or scheduled."""
+        return self.pending + self.in_lanes + self.active + self.scheduled
+
+
+@dataclass(frozen=True, slots=True)
+class JobInfo:
+    """A job's row, and where the job is.
+
+    Attributes:
+      id: its JOB id.
+      state: the set that holds it.
+      payload: its data.
+      attempts: how often it was claimed; the newest fencing token.
+      failures: how often its handler raised.
+      stalled: how often a worker died with it.
+      priority: its score; lower runs first.
+      group: the branded id of its lane, None when flat.
+      last_error: the error of its last failure, None when it has not failed.
+      due: when it runs (scheduled) or when its lease ends (active), else None.
+      fields: the whole row as it is on the wire.
+    """
+
+    id: str
+    state: State
+    payload: bytes
+    attempts: int
+    failures: int
+    stalled: int
+    priority: int
+    group: str | None
+    last_error: str | None
+    due: datetime | None
+    fields: Mapping[str, bytes] = field(repr=False)
+
+    @property
+    def minted(self) -> datetime:
+        """When its id was minted, by its producer's clock."""
+        return datetime.fromtimestamp(minted_at_ms(self.id) / 1000, tz=UTC)

@@ -1,0 +1,8 @@
+"""The executor: Lua files in, typed errors and one round trip out."""
+
+from __future__ import annotations
+
+from echomq_tasks.scripts.executor import Call, Scripts
+from echomq_tasks.scripts.loader import Script, load_scripts
+
+__all__ = ["Call", "Script", "Scripts", "load_scripts"]

@@ -1,0 +1,277 @@
+"""Run scripts: EVALSHA, load and repeat on NOSCRIPT, one round trip for many calls, typed errors."""
+
+from __future__ import annotations
+
+import re
+import time
+import weakref
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, ClassVar, NamedTuple
+
+import hiredis
+import redis
+from redis.cluster import PipelineCommand, RedisCluster
+from redis.exceptions import (
+    AskError,
+    ClusterDownError,
+    MovedError,
+    NoScriptError,
+    OutOfMemoryError,
+    ReadOnlyError,
+    ResponseError,
+    TryAgainError,
+)
+
+from echomq_tasks.connection import Connection
+from echomq_tasks.errors import REFUSALS, EchoMQError, ScriptError, ServerOutOfMemory, ServerUnavailable
+from echomq_tasks.forks import after_fork
+from echomq_tasks.identity import Mint, NodeLease
+from echomq_tasks.keyspace import NODE_PREFIX
+from echomq_tasks.scripts.loader import Script, load_scripts
+
+_LUA_LINE = re.compile(r"user_script:(\d+)")
+#: Replies that say "not me, not now": reconnect, find the master, try again. The client cuts the class off those it
+#: knows, so these come as exceptions of their own; the others by name.
+_UNAVAILABLE = (ReadOnlyError, ClusterDownError, TryAgainError)
+_UNAVAILABLE_CODES = ("UNBLOCKED", "BUSY", "NOREPLICAS", "MISCONF")
+#: How often scripts are loaded for one call: somebody may flush them between the load and the call.
+_LOADS = 3
+#: A connection idle for longer than this many seconds is checked for a closed peer before it is used.
+_CHECK_AFTER = 1.0
+
+Argument = bytes | str | int
+Packed = tuple[Argument, ...]
+
+
+class Call(NamedTuple):
+    """One script call: the script's name, the one key it declares, and its arguments."""
+
+    name: str
+    key: bytes
+    args: Sequence[Argument]
+
+
+class Scripts:
+    """The scripts of one server, and the mint whose node id that server leases.
+
+    Safe to share between threads and across forks. A standalone server is spoken to over connections of our own with
+    commands packed here, because the client's general path costs four times the CPU of a call (docs/performance.md);
+    a cluster goes through its client, which knows the slots.
+    """
+
+    _shared: ClassVar[weakref.WeakKeyDictionary[Connection, Scripts]] = weakref.WeakKeyDictionary()
+
+    def __init__(self, connection: Connection) -> None:
+        self.connection = connection
+        self._scripts = load_scripts()
+        # Idle connections, most recently used last. deque operations are atomic, so no lock is needed.
+        self._idle: deque[tuple[float, Any]] = deque()
+        self.mint = Mint(NodeLease(self).current)
+        after_fork(self._after_fork)
+
+    @classmethod
+    def of(cls, connection: Connection) -> Scripts:
+        """The one executor of ``connection``, made on first use."""
+        scripts = cls._shared.get(connection)
+        if scripts is None:
+            scripts = cls._shared.setdefault(connection, cls(connection))
+        return scripts
+
+    def close(self) -> None:
+        """Close the idle connections."""
+        while self._idle:
+            self._idle.pop()[1].disconnect()
+
+    def _after_fork(self) -> None:
+        # The sockets are the parent's; redis-py closes only the child's descriptors when these are collected.
+        self._idle = deque()
+
+    def lease(self, owner: str, lease_ms: int, held: int | None) -> int | None:
+        """Lease a node id from the server (:class:`echomq_tasks.identity.NodeStore`)."""
+        start = int(owner, 16) % 1024
+        node = self.call("node_lease", NODE_PREFIX, (owner, lease_ms, -1 if held is None else held, start))
+        return None if node < 0 else int(node)
+
+    def call(self, name: str, key: bytes, args: Sequence[Argument] = (), *, repeat: bool = True) -> Any:
+        """Run one script.
+
+        Parameters:
+          name: the script's name, as in ``job_claim``.
+          key: its declared key, which also names the slot.
+          args: its arguments.
+          repeat: run it once more on a fresh connection when the connection drops. A timeout is never repeated: the
+            first call may still be on its way.
+
+        Raises:
+          Refused: when the script refuses; the subclass names the reason.
+          ServerUnavailable: when the connection dropped (twice, with ``repeat``) or no answer came in time.
+          ServerOutOfMemory: when the server has no memory for it.
+          ScriptError: on any other error.
+        """
+        return self.batch([Call(name, key, args)], repeat=repeat)[0]
+
+    def batch(self, calls: Sequence[Call], *, repeat: bool = True) -> list[Any]:
+        """Run several calls in one round trip (one a slot in a cluster) and answer their replies in order.
+
+        All calls run, also when an earlier one fails; then the first failure is raised.
+
+        Raises: as :meth:`call`.
+        """
+        replies = self.attempt(calls, repeat=repeat)
+        for reply in replies:
+            if isinstance(reply, EchoMQError):
+                raise reply
+        return replies
+
+    def attempt(self, calls: Sequence[Call], *, repeat: bool = True) -> list[Any]:
+        """As :meth:`batch`, with the error of a call that failed in the place of its reply.
+
+        Raises:
+          ServerUnavailable: when the connection dropped or no answer came in time.
+        """
+        commands: list[Packed] = []
+        for call in calls:
+            commands.append(("EVALSHA", self._scripts[call.name].sha, 1, call.key, *call.args))
+        replies = self._send(commands, repeat)
+        for _ in range(_LOADS):
+            missing = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+            if not missing:
+                break
+            names = sorted({calls[index].name for index in missing})
+            loads = self._loads(names)
+            again = self._send([*loads, *(commands[index] for index in missing)], repeat)
+            for name, reply in zip(names, again[: len(loads)], strict=False):
+                if isinstance(reply, ResponseError):
+                    raise self._error(self._scripts[name], reply) from reply
+            for index, reply in zip(missing, again[len(loads) :], strict=True):
+                replies[index] = reply
+        return [
+            self._error(self._scripts[call.name], reply) if isinstance(reply, ResponseError) else reply
+            for call, reply in zip(calls, replies, strict=True)
+        ]
+
+    def _loads(self, names: Sequence[str]) -> list[Packed]:
+        """The commands that load scripts; they travel with the calls that need them, so a flush hardly gets between."""
+        scripts = [self._scripts[name] for name in names]
+        if not self.connection.is_cluster:
+            return [("SCRIPT", "LOAD", script.text) for script in scripts]
+        # A cluster loads on every master, so the commands of its client's own are used.
+        with self._typed_cluster_errors():
+            for script in scripts:
+                try:
+                    self.connection.client.script_load(script.text)
+                except ResponseError as error:
+                    raise self._error(script, error) from error
+        return []
+
+    def _send(self, commands: list[Packed], repeat: bool) -> list[Any]:
+        exchange = self._exchange_cluster if self.connection.is_cluster else self._exchange
+        try:
+            return exchange(commands)
+        except ServerUnavailable as error:
+            if isinstance(error.__cause__, redis.TimeoutError):
+                raise
+            # One dropped connection means that the others of its age are likely gone too.
+            self.close()
+            if not repeat:
+                raise
+            return exchange(commands)
+
+    def _exchange(self, commands: list[Packed]) -> list[Any]:
+        # hiredis' stub asks for a tuple of one argument.
+        packed = b"".join([hiredis.pack_command(command) for command in commands])  # type: ignore[arg-type]
+        wire = self._take()
+        replies: list[Any] = []
+        try:
+            wire.send_packed_command([packed], check_health=False)
+            for _ in commands:
+                try:
+                    replies.append(wire.read_response())
+                except ResponseError as error:
+                    replies.append(error)
+        except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
+            wire.disconnect()
+            raise ServerUnavailable(
+                f"the connection to {self.connection.config.address} failed before an answer came: {error}"
+            ) from error
+        except BaseException:
+            # An exception thrown into this thread (a time limit, a shutdown) may leave an answer unread.
+            wire.disconnect()
+            raise
+        self._idle.append((time.monotonic(), wire))
+        return replies
+
+    def _take(self) -> Any:
+        try:
+            used, wire = self._idle.pop()
+        except IndexError:
+            return self.connection.fresh(NODE_PREFIX, blocking=False)
+        if time.monotonic() - used > _CHECK_AFTER:
+            try:
+                closed = wire.can_read(0)
+            except redis.ConnectionError:
+                closed = True
+            if closed:
+                wire.disconnect()
+                return self.connection.fresh(NODE_PREFIX, blocking=False)
+        return wire
+
+    def _exchange_cluster(self, commands: list[Packed]) -> list[Any]:
+        client = self.connection.client
+        assert isinstance(client, RedisCluster)
+        with self._typed_cluster_errors():
+            if len(commands) == 1:
+                return [_single(client, commands[0])]
+            stack = [PipelineCommand(command, {}, place) for place, command in enumerate(commands)]  # type: ignore[no-untyped-call]
+            # Redirections are followed here: left to the pipeline, it also sends again, one by one, what a broken
+            # connection left unanswered, and nobody would know that those commands may have run twice.
+            replies: list[Any] = client.pipeline().send_cluster_commands(  # type: ignore[no-untyped-call]
+                stack, raise_on_error=False, allow_redirections=False
+            )
+            for reply in replies:
+                if isinstance(reply, (redis.ConnectionError, redis.TimeoutError)):
+                    raise reply
+            return [
+                _single(client, command) if isinstance(reply, (MovedError, AskError, TryAgainError)) else reply
+                for command, reply in zip(commands, replies, strict=True)
+            ]
+
+    @contextmanager
+    def _typed_cluster_errors(self) -> Iterator[None]:
+        try:
+            yield
+        except (redis.ConnectionError, redis.TimeoutError, redis.RedisClusterException, OSError) as error:
+            raise ServerUnavailable(
+                f"the cluster at {self.connection.config.address} did not answer: {error}; "
+                "check that all slots are served (CLUSTER INFO)"
+            ) from error
+
+    def _error(self, script: Script, reply: ResponseError) -> EchoMQError:
+        text = str(reply)
+        code, _, detail = text.partition(" ")
+        if code in REFUSALS:
+            return REFUSALS[code](detail or text)
+        if isinstance(reply, OutOfMemoryError):
+            return ServerOutOfMemory(
+                f"{self.connection.config.address} has reached its maxmemory and refused {script.name}; nothing was "
+                "written. Raise maxmemory or let workers drain the queues"
+            )
+        if isinstance(reply, (MovedError, AskError)):
+            return ServerUnavailable(
+                f"{self.connection.config.address} is one node of a cluster and does not hold this queue: connect with "
+                "valkey+cluster://host:port"
+            )
+        if isinstance(reply, _UNAVAILABLE) or code in _UNAVAILABLE_CODES:
+            return ServerUnavailable(f"{self.connection.config.address} cannot take writes now: {text}")
+        line = _LUA_LINE.search(text)
+        where = script.locate(int(line[1])) if line else f"lua/{script.name}.lua"
+        return ScriptError(f"{where}: {text}")
+
+
+def _single(client: RedisCluster, command: Packed) -> Any:
+    try:
+        return client.execute_command(*command)  # type: ignore[no-untyped-call]
+    except ResponseError as error:
+        return error

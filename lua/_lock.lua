@@ -1,0 +1,9 @@
+-- The held-by-a-worker marker, alive for two leases: a hash-field TTL where the server has them, else a key.
+local function lock_hold(row, token, lease, as_field)
+  if as_field then
+    redis.call('HSET', row, 'lock', token)
+    redis.call('HPEXPIRE', row, lease * 2, 'FIELDS', 1, 'lock')
+  else
+    redis.call('SET', row .. ':lock', token, 'PX', lease * 2)
+  end
+end

@@ -1,0 +1,37 @@
+#!lua flags=allow-oom
+-- Complete claimed jobs: each row goes, whoever waited for it learns the result. Only frees, so it passes when memory is full.
+-- KEYS[1] base   prefix  the queue base emq:{q}:
+-- ARGV: per job id, token, result
+-- RETURNS: per job "ok", "gone" or "stale"
+-- ERRORS: EMQKIND
+-- WRITES: active, gactive, ring, wake, row and its side keys, metrics:completed; flow: the parent's keys or flow:outbox
+-- COST: O(log n) a job
+-- @include _settle
+-- @include _wake
+-- @include _lane
+-- @include _place
+-- @include _flow
+local refusal = settle_kinds(1, 3)
+if refusal then return refusal end
+
+local base = KEYS[1]
+local verdicts, completed = {}, 0
+for i = 1, #ARGV, 3 do
+  local id, row = ARGV[i], base .. 'job:' .. ARGV[i]
+  local fields = redis.call('HMGET', row, 'attempts', 'state', 'group', 'parent', 'parent_queue')
+  local verdict = settle_verdict(fields[1], ARGV[i + 1])
+  if not verdict then
+    verdict = 'ok'
+    completed = completed + 1
+    place_withdraw(base, id, fields[2], fields[3])
+    redis.call('DEL', row, row .. ':lock', row .. ':dependencies', row .. ':processed', row .. ':failed', row .. ':unsuccessful')
+    if fields[4] then flow_completed(base, id, fields[4], fields[5], ARGV[i + 2]) end
+  end
+  verdicts[#verdicts + 1] = verdict
+end
+if completed > 0 then
+  redis.call('HINCRBY', base .. 'metrics:completed', 'count', completed)
+  -- Room under the queue's concurrency ceiling is news for the workers parked because of it.
+  if redis.call('HEXISTS', base .. 'meta', 'concurrency') == 1 then wake(base, completed) end
+end
+return verdicts

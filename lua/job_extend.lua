@@ -1,0 +1,33 @@
+#!lua flags=allow-oom
+-- Renew the leases of all jobs a process holds: one TIME, one deadline.
+-- KEYS[1] base   prefix  the queue base emq:{q}:
+-- ARGV: lease ms, lock form ("field" | "key"), then per job id, token
+-- RETURNS: per job "ok", "gone" or "stale"; a job whose lease ran out and that waits again is "stale"
+-- ERRORS: EMQKIND
+-- WRITES: active, row.lock | row:lock
+-- COST: O(log n) a job
+-- @include _clock
+-- @include _settle
+-- @include _lock
+local refusal = settle_kinds(3, 2)
+if refusal then return refusal end
+
+local base, lease, as_field = KEYS[1], tonumber(ARGV[1]), ARGV[2] == 'field'
+local deadline = clock_ms() + lease
+local verdicts = {}
+for i = 3, #ARGV, 2 do
+  local id, row = ARGV[i], base .. 'job:' .. ARGV[i]
+  local fields = redis.call('HMGET', row, 'attempts', 'state')
+  local verdict = settle_verdict(fields[1], ARGV[i + 1])
+  if not verdict then
+    if fields[2] == 'active' then
+      verdict = 'ok'
+      redis.call('ZADD', base .. 'active', deadline, id)
+      lock_hold(row, ARGV[i + 1], lease, as_field)
+    else
+      verdict = 'stale'
+    end
+  end
+  verdicts[#verdicts + 1] = verdict
+end
+return verdicts

@@ -1,0 +1,18 @@
+#!lua flags=allow-oom
+-- Bring jobs whose lease ran out back to where they wait.
+-- KEYS[1] base   prefix  the queue base emq:{q}:
+-- ARGV: most jobs to reap in this call
+-- RETURNS: how many were reaped
+-- ERRORS: none
+-- WRITES: active, gactive, row.state, pending | g:<group>:pending, ring, wake
+-- COST: O(log n) a job
+-- @include _clock
+-- @include _wake
+-- @include _lane
+-- @include _place
+local base, reaped = KEYS[1], 0
+for _, id in ipairs(place_expired(base, clock_ms(), tonumber(ARGV[1]))) do
+  if place_back(base, id) then reaped = reaped + 1 end
+end
+wake(base, reaped)
+return reaped

@@ -1,0 +1,51 @@
+#!lua flags=allow-oom
+-- Record failures of claimed jobs: each is scheduled again after its delay, or buried when its retries are used up.
+-- KEYS[1] base   prefix  the queue base emq:{q}:
+-- ARGV: per job id, token, delay ms, max retries (-1 = no limit, 0 = bury now), error, keep ("1") or replace ("0") the payload, payload
+-- RETURNS: per job "scheduled", "dead", "gone" or "stale"
+-- ERRORS: EMQKIND
+-- WRITES: active, gactive, ring, wake, row (state, failures, last_error, payload); schedule | dead, metrics:failed, flow keys
+-- COST: O(log n) a job
+-- @include _clock
+-- @include _settle
+-- @include _wake
+-- @include _lane
+-- @include _place
+-- @include _flow
+-- @include _dead
+local refusal = settle_kinds(1, 7)
+if refusal then return refusal end
+
+local base = KEYS[1]
+local now = clock_ms()
+local verdicts, freed = {}, 0
+for i = 1, #ARGV, 7 do
+  local id, row = ARGV[i], base .. 'job:' .. ARGV[i]
+  local fields = redis.call('HMGET', row, 'attempts', 'state', 'group')
+  local verdict = settle_verdict(fields[1], ARGV[i + 1])
+  if not verdict and (fields[2] == 'scheduled' or fields[2] == 'dead') then
+    -- The same call again after a lost reply: the first one was done, so nothing is counted twice.
+    verdict = fields[2]
+  elseif not verdict then
+    local max_retries = tonumber(ARGV[i + 3])
+    place_withdraw(base, id, fields[2], fields[3])
+    place_unlock(row)
+    freed = freed + 1
+    if ARGV[i + 5] == '0' then redis.call('HSET', row, 'payload', ARGV[i + 6]) end
+    local failures = redis.call('HINCRBY', row, 'failures', 1)
+    if max_retries < 0 or failures <= max_retries then
+      verdict = 'scheduled'
+      local run_at = now + tonumber(ARGV[i + 2])
+      local first = redis.call('ZRANGE', base .. 'schedule', 0, 0, 'WITHSCORES')
+      redis.call('HSET', row, 'state', 'scheduled', 'last_error', ARGV[i + 4])
+      redis.call('ZADD', base .. 'schedule', run_at, id)
+      if not first[2] or run_at < tonumber(first[2]) then wake(base, 1) end
+    else
+      verdict = 'dead'
+      dead_bury(base, id, ARGV[i + 4])
+    end
+  end
+  verdicts[#verdicts + 1] = verdict
+end
+if freed > 0 and redis.call('HEXISTS', base .. 'meta', 'concurrency') == 1 then wake(base, freed) end
+return verdicts
