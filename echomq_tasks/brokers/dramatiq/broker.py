@@ -1,0 +1,341 @@
+"""The broker: Dramatiq's contract on the emq: wire."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import Any
+
+import redis
+from dramatiq import Broker, Message, MessageProxy, Middleware, Worker
+from dramatiq import middleware as stock
+from dramatiq.common import q_name
+from dramatiq.errors import QueueJoinTimeout, QueueNotFound
+from dramatiq.results import Results
+from redis.cluster import RedisCluster
+
+from echomq_tasks.brokers.dramatiq.consumer import EchoMQConsumer
+from echomq_tasks.brokers.dramatiq.delivery import Delivery, RetryIntent
+from echomq_tasks.brokers.dramatiq.leases import LeaseKeeper
+from echomq_tasks.brokers.dramatiq.settler import Settler
+from echomq_tasks.brokers.dramatiq.slots import Slots
+from echomq_tasks.brokers.dramatiq.transport import transport
+from echomq_tasks.config import Config
+from echomq_tasks.connection import Connection
+from echomq_tasks.errors import ConfigError, InvalidArgument
+from echomq_tasks.forks import after_fork
+from echomq_tasks.keyspace import check_queue
+from echomq_tasks.middleware import Retries
+from echomq_tasks.queue import Queue
+
+#: Middleware whose after_process_message tells the world how a run ended. A run that lost its lease tells nothing: the
+#: job's other run does.
+_REPORTERS = (Results, stock.Callbacks, stock.Pipelines, stock.GroupCallbacks, stock.Retries)
+
+
+class EchoMQBroker(Broker):
+    """A Dramatiq broker on Valkey: leases, fencing, server-side delays and priorities, atomic retries.
+
+    Nothing connects until a message is sent or consumed.
+
+    Examples:
+
+      >>> broker = EchoMQBroker("valkey://127.0.0.1:6379/0")
+
+    Parameters:
+      url: where the server is, see :func:`echomq_tasks.connect`; ``EMQ_URL``, else the embedded server, by default.
+      middleware: all middleware, as for :class:`dramatiq.Broker`; Dramatiq's default with our
+        :class:`~echomq_tasks.middleware.Retries` by default.
+      connection: a connection that you made; it is yours to close.
+      lease: seconds after which a job of a worker that died runs again. Renewed three times a lease.
+      max_stalled: a job whose worker died this often goes to dead. More than one, because the jobs that ran beside a
+        killer are counted with it.
+      **options: connection options, see :func:`echomq_tasks.connect`.
+
+    Raises:
+      ConfigError: when the URL or an option is wrong.
+    """
+
+    def __init__(
+        self,
+        url: str | None = None,
+        *,
+        middleware: list[Middleware] | None = None,
+        connection: Connection | None = None,
+        lease: float = 30.0,
+        max_stalled: int = 5,
+        **options: Any,
+    ) -> None:
+        if connection is not None and (url is not None or options):
+            raise ConfigError("give connection= or a URL and options, not both")
+        if isinstance(lease, bool) or not isinstance(lease, (int, float)) or not 0.1 <= lease <= 86_400:
+            raise ConfigError(f"lease is a number of seconds from 0.1 to 86400, not {lease!r}")
+        if isinstance(max_stalled, bool) or not isinstance(max_stalled, int) or max_stalled < 1:
+            raise ConfigError(f"max_stalled is a whole number from 1 up, not {max_stalled!r}")
+        self._config = connection.config if connection is not None else Config.parse(url, **options)
+        self._given = connection
+        self._connection = connection
+        self.lease = float(lease)
+        self.max_stalled = max_stalled
+        self.leases = LeaseKeeper(self.lease)
+        self._after_fork()
+        after_fork(self._after_fork)
+        if middleware is None:
+            middleware = [(Retries if m is stock.Retries else m)() for m in stock.default_middleware]
+        super().__init__(middleware=middleware)
+        self.queues: set[str] = set()
+        self.actor_options |= {"group"}
+
+    def _after_fork(self) -> None:
+        # Locks may have been held by threads that the child does not have; the connection itself is safe to go on with.
+        self._lock = threading.Lock()
+        self._queues: dict[str, Queue] = {}
+        self._settlers: dict[Queue, Settler] = {}
+        self._slots: dict[int, Slots] = {}
+
+    # -- what is underneath -------------------------------------------------------------------------------------
+
+    @property
+    def connection(self) -> Connection:
+        """The connection, opened on first use.
+
+        Raises:
+          ServerError: when the server cannot serve us.
+        """
+        if self._connection is None:
+            with self._lock:
+                if self._connection is None:
+                    self._connection = Connection(self._config)
+        return self._connection
+
+    @property
+    def client(self) -> redis.Redis | RedisCluster:
+        """The redis-py client of the connection."""
+        return self.connection.client
+
+    def queue(self, queue_name: str) -> Queue:
+        """The :class:`~echomq_tasks.queue.Queue` of that name on this broker's connection."""
+        queue = self._queues.get(queue_name)
+        if queue is None:
+            queue = self._queues.setdefault(queue_name, Queue(queue_name, self.connection))
+        return queue
+
+    def settler(self, queue: Queue) -> Settler:
+        """The one settler of ``queue`` in this process."""
+        settler = self._settlers.get(queue)
+        if settler is None:
+            settler = self._settlers.setdefault(queue, Settler(queue))
+        return settler
+
+    def close(self) -> None:
+        """Stop renewing leases and close the connection, unless it was given. A closed broker opens again on use."""
+        self.leases.stop()
+        with self._lock:
+            connection, self._connection = self._connection, self._given
+            scripts = {queue.scripts for queue in self._queues.values()}
+            self._queues.clear()
+            self._settlers.clear()
+        if connection is not None and connection is not self._given:
+            for executor in scripts:
+                executor.close()
+            connection.close()
+
+    # -- declaring ----------------------------------------------------------------------------------------------
+
+    def declare_queue(self, queue_name: str) -> None:
+        """Declare a queue; no I/O, and nothing happens when it is declared already.
+
+        Raises:
+          InvalidName: when the wire does not allow the name.
+        """
+        if queue_name not in self.queues:
+            check_queue(queue_name)
+            self.emit_before("declare_queue", queue_name)
+            self.queues.add(queue_name)
+            # No delay queue is declared: delayed messages wait in the server's schedule, not in a worker's memory.
+            self.emit_after("declare_queue", queue_name)
+
+    def get_declared_queues(self) -> set[str]:
+        """The names of all queues declared so far."""
+        return self.queues.copy()
+
+    # -- sending ------------------------------------------------------------------------------------------------
+
+    def enqueue(self, message: Message[Any], *, delay: float | None = None) -> Message[Any]:
+        """Enqueue a message.
+
+        The message's ``priority`` option, else its actor's priority, orders it on the server: lower runs first. Its
+        ``group`` option, else its actor's, puts it into a lane.
+
+        Parameters:
+          message: the message; a copy is sent when it is one that a worker is running.
+          delay: milliseconds before it may run.
+
+        Returns:
+          The message that was sent; its ``job_id`` attribute is the JOB id.
+
+        Raises:
+          InvalidArgument, InvalidName: when the delay, priority, group or queue name is not allowed.
+          ConnectionClosed: when the server did not answer.
+          ServerOutOfMemory: when the server's memory is full; nothing was sent.
+        """
+        if delay is not None and (isinstance(delay, bool) or not isinstance(delay, (int, float)) or delay != delay):
+            raise InvalidArgument(f"delay is a number of milliseconds, not {delay!r}")
+        if isinstance(message, Delivery):
+            if message.failure is not None:
+                return self._intend_retry(message, delay)
+        if isinstance(message, MessageProxy):
+            message = message.copy()
+        if message.queue_name != (canonical := q_name(message.queue_name)):
+            message = message.copy(queue_name=canonical)
+        check_queue(message.queue_name)
+
+        self.logger.debug("Enqueueing message %r on queue %r.", message.message_id, message.queue_name)
+        self.emit_before("enqueue", message, delay)
+        wait, at, message = self._due(message, delay)
+        payload = message.encode()
+        with transport():
+            enqueued = self.queue(message.queue_name).enqueue(
+                payload, delay=wait, at=at, priority=self._priority(message), group=self._group(message)
+            )
+        # Beside the fields, so that messages stay equal and their encoding Dramatiq's.
+        object.__setattr__(message, "job_id", enqueued.id)
+        self.emit_after("enqueue", message, delay)
+        return message
+
+    def _intend_retry(self, delivery: Delivery, delay: float | None) -> Message[Any]:
+        """Note a retry: the acknowledgement that follows carries it out, or raises and is repeated."""
+        # The intent stands before any hook runs: a hook that fails must not turn the retry into an acknowledgement.
+        intent = delivery.intent = RetryIntent(max(delay or 0, 0) / 1000)
+        message: Message[Any] = delivery.copy()
+        self.emit_before("enqueue", message, delay)
+        intent.payload = message.encode()
+        object.__setattr__(message, "job_id", delivery.job_id)
+        self.emit_after("enqueue", message, delay)
+        return message
+
+    def _due(self, message: Message[Any], delay: float | None) -> tuple[float | None, float | None, Message[Any]]:
+        """When a message may run: seconds from now, or at a unix second. An ``eta`` option is taken out."""
+        if "eta" not in message.options:
+            return (max(delay, 0) / 1000 if delay else None), None, message
+        message = message.copy()
+        eta = message.options.pop("eta")
+        if delay is not None:
+            return max(delay, 0) / 1000, None, message
+        if isinstance(eta, bool) or not isinstance(eta, (int, float)) or eta != eta or eta < 0:
+            if eta is not None:
+                self.logger.warning("Invalid eta %r of message %r: it may run now.", eta, message.message_id)
+            return None, None, message
+        return None, eta / 1000, message
+
+    def _priority(self, message: Message[Any]) -> int:
+        priority = message.options.get("priority")
+        if priority is not None:
+            return priority  # type: ignore[no-any-return]
+        if (broker_priority := message.options.get("broker_priority")) is not None:
+            # RabbitmqBroker's option, where higher runs first.
+            return -broker_priority  # type: ignore[no-any-return]
+        actor = self.actors.get(message.actor_name)
+        return actor.priority if actor is not None else 0
+
+    def _group(self, message: Message[Any]) -> str | None:
+        group = message.options.get("group")
+        if group is None and (actor := self.actors.get(message.actor_name)) is not None:
+            group = actor.options.get("group")
+        return group(*message.args, **message.kwargs) if callable(group) else group
+
+    # -- consuming ----------------------------------------------------------------------------------------------
+
+    def consume(self, queue_name: str, prefetch: int = 1, timeout: int = 30000) -> EchoMQConsumer:
+        """Make a consumer.
+
+        Parameters:
+          queue_name: a declared queue.
+          prefetch: how many jobs it may hold at once. Under a worker, its threads bound all its consumers together.
+          timeout: milliseconds that one ``next()`` waits for a message before it answers None.
+
+        Raises:
+          QueueNotFound: when the queue was never declared.
+          ConnectionClosed: when the server did not answer.
+        """
+        if queue_name not in self.queues:
+            raise QueueNotFound(queue_name)
+        # A worker's consumer threads carry the work queue they fill, which tells whose they are.
+        work_queue = getattr(threading.current_thread(), "work_queue", None)
+        with transport():
+            return EchoMQConsumer(self, self.queue(queue_name), prefetch, timeout, self._slots.get(id(work_queue)))
+
+    def emit_before(self, signal: str, *args: Any, **kwargs: Any) -> None:
+        """Call the ``before_`` hooks; also learns how many threads a booting worker has, and when it shuts down."""
+        if signal == "worker_boot":
+            worker: Worker = args[0]
+            self._slots[id(worker.work_queue)] = Slots(worker.worker_threads)
+        elif signal == "worker_shutdown" and (slots := self._slots.pop(id(args[0].work_queue), None)) is not None:
+            # Its consumers go on until the last job ends: what they claimed meanwhile, no thread would start.
+            slots.close()
+        super().emit_before(signal, *args, **kwargs)
+
+    def emit_after(self, signal: str, *args: Any, **kwargs: Any) -> None:
+        """Call the ``after_`` hooks; for a processed message, tells the hooks' own calls of its failure."""
+        if signal != "process_message" or not isinstance(args[0], Delivery):
+            super().emit_after(signal, *args, **kwargs)
+            return
+        delivery: Delivery = args[0]
+        # Only within these hooks is enqueueing the delivery a retry: an actor may send its own message again.
+        delivery.failure = kwargs.get("exception")
+        try:
+            if self.leases.still_held(delivery):
+                super().emit_after(signal, *args, **kwargs)
+            else:
+                self._emit_lost(signal, *args, **kwargs)
+        finally:
+            delivery.failure = None
+
+    def _emit_lost(self, signal: str, *args: Any, **kwargs: Any) -> None:
+        everyone = self.middleware
+        self.logger.warning("Job %s ended without its lease: its outcome is not reported.", args[0].job_id)
+        for middleware in reversed([m for m in everyone if not isinstance(m, _REPORTERS)]):
+            try:
+                getattr(middleware, f"after_{signal}")(self, *args, **kwargs)
+            except Exception:
+                self.logger.critical("Unexpected failure in after_%s of %r.", signal, middleware, exc_info=True)
+
+    # -- tending ------------------------------------------------------------------------------------------------
+
+    def flush(self, queue_name: str) -> None:
+        """Drop all messages of a queue: waiting, delayed, dead, and those that workers hold."""
+        with transport():
+            self.queue(queue_name).drain("pending", "lanes", "schedule", "dead", "active")
+
+    def flush_all(self) -> None:
+        """Drop all messages of all declared queues."""
+        for queue_name in self.queues:
+            self.flush(queue_name)
+
+    def join(self, queue_name: str, *, interval: int = 50, timeout: int | None = None) -> None:
+        """Wait until all messages of a queue are processed, delayed ones and retries included.
+
+        Parameters:
+          queue_name: the queue.
+          interval: milliseconds between two looks.
+          timeout: the most milliseconds to wait.
+
+        Raises:
+          QueueNotFound: when the queue was never declared.
+          QueueJoinTimeout: when the timeout ends first.
+        """
+        if queue_name not in self.queues:
+            raise QueueNotFound(queue_name)
+        deadline = None if timeout is None else time.monotonic() + timeout / 1000
+        with transport():
+            # One script counts all states at one instant, or a job on its way between two would be missed.
+            while self.queue(queue_name).counts().unfinished:
+                if deadline is not None and time.monotonic() >= deadline:
+                    raise QueueJoinTimeout(queue_name)
+                time.sleep(interval / 1000)
+
+    def get_queue_message_counts(self, queue_name: str) -> tuple[int, int, int]:
+        """How many messages of a queue are ready, delayed and dead."""
+        with transport():
+            counts = self.queue(queue_name).counts()
+        return counts.waiting, counts.scheduled, counts.dead

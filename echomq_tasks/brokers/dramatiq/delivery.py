@@ -1,0 +1,133 @@
+"""A claimed job as the Dramatiq message that a worker runs."""
+
+from __future__ import annotations
+
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dramatiq import Message, MessageProxy, get_encoder
+from dramatiq.errors import DecodeError
+
+from echomq_tasks.brokers.dramatiq.slots import Slots
+from echomq_tasks.identity import minted_at_ms
+from echomq_tasks.queue import Complete, Job, Queue, Retry
+
+#: The tail of a traceback that a dead or retried job keeps: characters, and frames.
+_ERROR_TAIL = 8_000
+_ERROR_FRAMES = 30
+
+
+@dataclass(slots=True)
+class RetryIntent:
+    """What the retry middleware asked for: settled in place of the acknowledgement.
+
+    Attributes:
+      delay: seconds before the job runs again.
+      payload: the message with its retry count; None keeps the row's.
+    """
+
+    delay: float
+    payload: bytes | None = None
+
+
+class Delivery(MessageProxy):
+    """One claimed job, handed to a worker; settled exactly once, by whichever consumer the worker has then.
+
+    Attributes:
+      job: the claim, with its fencing token.
+      queue: the queue it was claimed from.
+      held_until: the monotonic second at which the lease ends unless it is renewed.
+      lost: True once another claim took the job over.
+      settling: True from when its end is on its way to the server.
+      settled: True once the server has its verdict.
+      failure: the exception that after_process_message hooks are being told of right now.
+      intent: the retry that was asked for, if any.
+    """
+
+    def __init__(self, message: Message[Any], job: Job, queue: Queue, slots: Slots, held_until: float) -> None:
+        super().__init__(message)
+        self.job = job
+        self.queue = queue
+        self.held_until = held_until
+        self.lost = False
+        self.settling = False
+        self.settled = False
+        self.failure: BaseException | None = None
+        self.intent: RetryIntent | None = None
+        self._slots: Slots | None = slots
+
+    @property
+    def job_id(self) -> str:
+        """The JOB id; unlike ``message_id``, no two messages in a queue share one."""
+        return self.job.id
+
+    def settlement(self, *, rejected: bool) -> Complete | Retry:
+        """What the server is to be told: a retry that was asked for wins, or the message would be lost."""
+        if self.intent is not None:
+            return Retry(self.job, self.error_text(), self.intent.delay, None, self.intent.payload)
+        if rejected:
+            return Retry(self.job, self.error_text(), max_retries=0)
+        return Complete(self.job)
+
+    def error_text(self) -> str:
+        """The failure for ``last_error``: the exception in one line, then the tail of its traceback."""
+        error = self._exception
+        if error is None:
+            return "rejected without an exception"
+        try:
+            head = f"{type(error).__name__}: {error}"
+        except Exception as broken:
+            head = f"{type(error).__name__} (its text cannot be read: {type(broken).__name__})"
+        head = head[:_ERROR_TAIL]
+        if error.__traceback__ is None:
+            return head
+        return f"{head}\n{''.join(traceback.format_tb(error.__traceback__, -_ERROR_FRAMES))[-_ERROR_TAIL:]}"
+
+    def give_slot(self) -> None:
+        """Free the worker's slot; harmless when that was done."""
+        slots, self._slots = self._slots, None
+        if slots is not None:
+            slots.give(1)
+
+
+def decode(job: Job, queue_name: str) -> Message[Any]:
+    """Read a job's payload as a message, with what a producer in another language left out filled in (wire §10).
+
+    Raises:
+      DecodeError: when the payload is not a message; its text says what is wrong.
+    """
+    try:
+        fields = get_encoder().decode(job.payload)
+    except Exception as error:
+        raise DecodeError(f"the payload cannot be decoded: {error}", job.payload, error) from error
+    if not isinstance(fields, dict):
+        raise DecodeError(f"the payload is a {type(fields).__name__}, not a message object", job.payload, None)
+    if "actor_name" not in fields:
+        raise DecodeError("the payload names no actor: a message has at least actor_name and args", job.payload, None)
+    missing: dict[str, tuple[type | tuple[type, ...], Callable[[], Any]]] = {
+        "actor_name": (str, str),
+        "args": ((list, tuple), tuple),
+        "kwargs": (dict, dict),
+        "options": (dict, dict),
+        "message_id": (str, lambda: job.id),
+        "message_timestamp": (int, lambda: minted_at_ms(job.id)),
+    }
+    found: dict[str, Any] = {}
+    for name, (kind, default) in missing.items():
+        value = fields.get(name)
+        found[name] = value = default() if value is None else value
+        if not isinstance(value, kind):
+            raise DecodeError(f"the message's {name} is a {type(value).__name__}", job.payload, None)
+    found["args"] = tuple(found["args"])
+    # A worker would hold a message with an eta in its memory; the server held this one until it was due.
+    found["options"].pop("eta", None)
+    # The worker finds the consumer of a message by this name, whatever the producer wrote.
+    return Message(queue_name=queue_name, **found)
+
+
+def lease_end(lease: float) -> float:
+    """The monotonic second until which a lease granted now can be relied on."""
+    return time.monotonic() + lease

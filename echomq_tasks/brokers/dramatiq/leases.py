@@ -1,0 +1,110 @@
+"""Lease renewal: one timer for everything a process holds."""
+
+from __future__ import annotations
+
+import logging
+import threading
+
+from echomq_tasks.brokers.dramatiq.delivery import Delivery, lease_end
+from echomq_tasks.errors import EchoMQError, ServerUnavailable
+from echomq_tasks.forks import after_fork
+from echomq_tasks.queue import Job, Queue, extend_all
+
+_log = logging.getLogger(__name__)
+
+
+class LeaseKeeper:
+    """Renews the leases of all jobs that a process holds, from a thread of its own, three times a lease.
+
+    The thread starts with the first job and sleeps while nothing is held. It needs the interpreter for a moment a beat
+    only, so a job that computes without a pause keeps its lease.
+
+    Parameters:
+      lease: seconds a lease lasts.
+    """
+
+    def __init__(self, lease: float) -> None:
+        self._lease = lease
+        self._reset()
+        after_fork(self._reset)
+
+    def _reset(self) -> None:
+        # A child of a fork holds none of its parent's jobs, and its parent's thread does not run in it.
+        # Keyed by object: one process may hold a lost claim of a job and the claim that took it over.
+        self._held: dict[int, Delivery] = {}
+        self._lock = threading.Lock()
+        self._stop = threading.Event()
+        self._thread: threading.Thread | None = None
+
+    def hold(self, deliveries: list[Delivery]) -> None:
+        """Renew these from now on."""
+        # Plain dict operations: the thread works on a copy, so the path of every job needs no lock.
+        for delivery in deliveries:
+            self._held[id(delivery)] = delivery
+        if self._thread is None or not self._thread.is_alive():
+            self._start()
+
+    def drop(self, delivery: Delivery) -> None:
+        """Stop renewing this one."""
+        self._held.pop(id(delivery), None)
+
+    def _start(self) -> None:
+        with self._lock:
+            if self._thread is None or not self._thread.is_alive():
+                self._stop = threading.Event()
+                self._thread = threading.Thread(target=self._run, args=(self._stop,), name="echomq-leases", daemon=True)
+                self._thread.start()
+
+    def stop(self) -> None:
+        """End the thread; what is still held runs out on the server."""
+        with self._lock:
+            thread, self._thread = self._thread, None
+            self._stop.set()
+            self._held.clear()
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(timeout=self._lease)
+
+    def still_held(self, delivery: Delivery) -> bool:
+        """Tell whether a job is still ours, asking the server only when its lease may have run out unnoticed."""
+        if not delivery.lost and lease_end(0) >= delivery.held_until:
+            try:
+                self._renew([delivery])
+            except ServerUnavailable:
+                # Nobody knows. The settlement shows its token, so the server will decide.
+                return True
+        return not delivery.lost
+
+    def _run(self, stop: threading.Event) -> None:
+        beat = self._lease / 3
+        pause = beat
+        while not stop.wait(pause):
+            held = list(self._held.copy().values())
+            try:
+                self._renew(held)
+                pause = beat
+            except EchoMQError as error:
+                pause = min(beat / 4, 1.0)
+                _log.warning("%d leases not renewed, trying again in %.1f s: %s", len(held), pause, error)
+            except Exception:
+                pause = beat
+                _log.exception("lease renewal failed; trying again in %.1f s", beat)
+
+    def _renew(self, deliveries: list[Delivery]) -> None:
+        jobs: dict[Queue, list[Job]] = {}
+        for delivery in deliveries:
+            jobs.setdefault(delivery.queue, []).append(delivery.job)
+        if not jobs:
+            return
+        held_until = lease_end(self._lease)
+        lost = {id(job) for job in extend_all(jobs, lease=self._lease)}
+        for delivery in deliveries:
+            if id(delivery.job) not in lost:
+                delivery.held_until = held_until
+            elif not delivery.settling and self._held.pop(id(delivery), None) is not None:
+                delivery.lost = True
+                _log.warning(
+                    "lease lost: job %s (actor %s) was held too long without renewal and may run elsewhere; what this "
+                    "run still reports is refused",
+                    delivery.job_id,
+                    delivery.actor_name,
+                )

@@ -1,0 +1,56 @@
+"""How many jobs a worker may hold: as many as it has threads to start them."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+
+class Slots:
+    """Free places for jobs.
+
+    A consumer takes places before it claims, and each job gives its place back when it is settled, so no worker keeps
+    a job that another one could start.
+
+    Parameters:
+      capacity: how many jobs may be held at once.
+      shared: the places of the whole worker, when several consumers feed its threads; a job takes one of each.
+    """
+
+    def __init__(self, capacity: int, shared: Slots | None = None) -> None:
+        self._free = capacity
+        self._shared = shared
+        self._closed = False
+        self._changed = threading.Condition()
+
+    def take(self, wanted: int) -> int:
+        """Take up to ``wanted`` places; answers how many there were."""
+        with self._changed:
+            taken = 0 if self._closed else max(min(wanted, self._free), 0)
+            if taken and self._shared is not None:
+                taken = self._shared.take(taken)
+            self._free -= taken
+            return taken
+
+    def give(self, count: int) -> None:
+        """Give places back."""
+        with self._changed:
+            self._free += count
+            self._changed.notify_all()
+        if self._shared is not None:
+            self._shared.give(count)
+
+    def close(self) -> None:
+        """Offer no more places; those that are taken can still be given back."""
+        with self._changed:
+            self._closed = True
+
+    def wait(self, timeout: float) -> bool:
+        """Wait up to ``timeout`` seconds for a free place; True when there is one now."""
+        deadline = time.monotonic() + timeout
+        with self._changed:
+            while self._closed or self._free <= 0:
+                left = deadline - time.monotonic()
+                if left <= 0 or not self._changed.wait(left):
+                    return False
+        return self._shared is None or self._shared.wait(max(deadline - time.monotonic(), 0.0))

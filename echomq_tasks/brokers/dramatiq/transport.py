@@ -1,0 +1,19 @@
+"""Trouble on the way to the server, in the words Dramatiq's worker understands."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from dramatiq.errors import ConnectionClosed
+
+from echomq_tasks.errors import ServerUnavailable
+
+
+@contextmanager
+def transport() -> Iterator[None]:
+    """Raise :class:`ServerUnavailable` as Dramatiq's ``ConnectionClosed``, on which a worker reconnects or repeats."""
+    try:
+        yield
+    except ServerUnavailable as error:
+        raise ConnectionClosed(error) from error
