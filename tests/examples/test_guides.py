@@ -1,0 +1,58 @@
+"""The Python in README and the guides runs as written, block after block."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import dramatiq
+import pytest
+from support.servers import ServerProcess
+
+ROOT = Path(__file__).parents[2]
+_BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+_LINK = re.compile(r"\]\(([^)#:]+)\)")
+
+
+def blocks(guide: str) -> list[str]:
+    return _BLOCK.findall((ROOT / guide).read_text())
+
+
+@pytest.fixture
+def namespace(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterator[dict[str, object]]:
+    server.flush()
+    monkeypatch.setenv("EMQ_URL", server.url)
+    before = dramatiq.broker.global_broker
+    dramatiq.broker.global_broker = None
+    # Actors look up the module they are defined in.
+    names: dict[str, object] = {"__name__": "guide"}
+    yield names
+    made = dramatiq.broker.global_broker
+    dramatiq.broker.global_broker = before
+    if made is not None:
+        made.close()
+
+
+@pytest.mark.parametrize("guide", ["README.md", "docs/dramatiq.md", "docs/queue.md"])
+def test_a_guide_runs_as_written(guide: str, namespace: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
+    found = blocks(guide)
+    assert found
+    for block in found:
+        exec(compile(block, guide, "exec", dont_inherit=True), namespace)  # the guide is our own text
+    printed = capsys.readouterr().out
+    if guide == "docs/dramatiq.md":
+        assert "hello Ada" in printed
+        assert "hello Grace" in printed
+        assert "(0, 0, 0)" in printed
+    if guide == "docs/queue.md":
+        assert "enqueued" in printed
+        assert "True" in printed
+
+
+@pytest.mark.parametrize("guide", [path.relative_to(ROOT).as_posix() for path in ROOT.glob("*.md")] + [
+    path.relative_to(ROOT).as_posix() for path in [*ROOT.glob("docs/*.md"), *ROOT.glob("examples/*.md")]
+])  # fmt: skip
+def test_links_between_files_lead_somewhere(guide: str) -> None:
+    for link in _LINK.findall((ROOT / guide).read_text()):
+        assert ((ROOT / guide).parent / link).exists(), link

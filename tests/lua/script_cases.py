@@ -1,0 +1,94 @@
+"""One call of every script against a queue in which it finds something to do on each of its branches."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from wire.handwriting import Wire
+
+FLAT, IN_LANE, DUE, DEAD, WAITING, WAITING_IN_LANE, STRANGERS_CHILD, PARENT, GRANDPARENT, NEW, NEWER, ABSENT = (
+    f"JOB0NgWEfAEJ0{letter}" for letter in "ABCDEFGHIJKL"
+)
+LANE = "GRP0NgWEfAEJfs"
+FUTURE = 4_000_000_000_000
+
+
+@dataclass(frozen=True)
+class Case:
+    """A call: its arguments, and what it answers against :func:`fill` (None: see the test that checks more)."""
+
+    args: Sequence[str | int]
+    reply: Any
+    #: Where the job ids stand in ``args``: the first one, and the width of an entry. None: it takes no ids.
+    ids: tuple[int, int] | None = None
+    #: Where an entry's token stands behind its id.
+    token: int | None = None
+
+
+def fill(wire: Wire) -> None:
+    """A queue with something in every set: jobs of flows, a lane at its limit, an expired lease and a due job."""
+    rows: dict[str, dict[str, str]] = {
+        FLAT: {"state": "active", "attempts": "1", "parent": PARENT},
+        IN_LANE: {"state": "active", "attempts": "1", "group": LANE},
+        STRANGERS_CHILD: {"state": "active", "attempts": "1", "parent": PARENT, "parent_queue": "elsewhere"},
+        DUE: {"state": "scheduled", "attempts": "0", "priority": "2"},
+        DEAD: {"state": "dead", "attempts": "1", "last_error": "boom"},
+        WAITING: {"state": "pending", "attempts": "0"},
+        WAITING_IN_LANE: {"state": "pending", "attempts": "0", "group": LANE},
+        PARENT: {"state": "awaiting_children", "attempts": "0", "parent": GRANDPARENT},
+        GRANDPARENT: {"state": "awaiting_children", "attempts": "0"},
+    }
+    for job_id, fields in rows.items():
+        wire.do("HSET", f"job:{job_id}", "payload", "p", *(word for field in fields.items() for word in field))
+    wire.do("SET", f"job:{PARENT}:dependencies", 2)
+    wire.do("SET", f"job:{GRANDPARENT}:dependencies", 1)
+    wire.do("ZADD", "active", FUTURE, FLAT, 1, IN_LANE, FUTURE, STRANGERS_CHILD)
+    wire.do("ZADD", "schedule", 1, DUE)
+    wire.do("ZADD", "dead", 0, DEAD)
+    wire.do("ZADD", "pending", 0, WAITING)
+    wire.do("ZADD", f"g:{LANE}:pending", 0, WAITING_IN_LANE)
+    wire.do("HSET", "glimit", LANE, 1)
+    wire.do("HSET", "gactive", LANE, 1)
+    wire.do("HSET", "meta", "max", 100, "concurrency", 100)
+    wire.do("LPUSH", "wake", 1)
+
+
+ENQUEUE = [NEW, "p", "now", 0, 0, LANE, NEWER, "p", "in", 500, 1, ""]
+RETRY = [FLAT, 1, 0, 0, "boom", 1, "", IN_LANE, 1, 500, -1, "boom", 0, "q"]
+
+CASES: dict[str, Case] = {
+    "job_enqueue": Case(ENQUEUE, [1, 2], ids=(0, 6)),
+    "job_claim": Case([10, 30_000, "field"], None),
+    "job_complete": Case([FLAT, 1, "r", IN_LANE, 1, "r", STRANGERS_CHILD, 1, "r"], ["ok"] * 3, ids=(0, 3), token=1),
+    "job_retry": Case(RETRY, ["dead", "scheduled"], ids=(0, 7), token=1),
+    "job_release": Case([FLAT, 1, IN_LANE, 1], ["ok", "ok"], ids=(0, 2), token=1),
+    "job_extend": Case([30_000, "key", FLAT, 1, IN_LANE, 1], ["ok", "ok"], ids=(2, 2), token=1),
+    "job_get": Case([FLAT, ABSENT], None, ids=(0, 1)),
+    "job_state": Case([WAITING_IN_LANE], "pending", ids=(0, 1)),
+    "job_promote": Case([10], 1),
+    "job_reap": Case([10], 1),
+    "job_sweep": Case([10, 1], [[], [IN_LANE]]),
+    "node_lease": Case(["owner", 30_000, -1, 7], 7),
+    "queue_browse": Case(["pending", 10, ""], [WAITING]),
+    "queue_counts": Case([], [1, 1, 3, 1, 1, 0, 0, 0]),
+    "queue_drain": Case([100, "pending", "lanes", "schedule", "dead", "active"], 7),
+}
+
+#: The scripts that name jobs, and those that settle them under a token.
+WITH_IDS = [name for name, case in CASES.items() if case.ids]
+WITH_TOKENS = [name for name, case in CASES.items() if case.token]
+
+
+def key_of(name: str, wire: Wire) -> str:
+    """The one key that the script declares."""
+    return "{emq}:node:" if name == "node_lease" else wire.base
+
+
+def replaced(case: Case, entry: int, offset: int, value: str | int) -> list[str | int]:
+    """The arguments with one of them replaced; ``offset`` counts from the id of the entry."""
+    assert case.ids is not None
+    args = list(case.args)
+    args[case.ids[0] + entry * case.ids[1] + offset] = value
+    return args

@@ -1,0 +1,110 @@
+"""A full server refuses new jobs before the first write, and lets everything pass that moves or frees what is there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from support.servers import ServerProcess
+from wire.handwriting import Wire
+
+from echomq_tasks.connection import Connection, connect
+from echomq_tasks.errors import ServerOutOfMemory
+from echomq_tasks.queue import NewJob, Queue, Verdict
+
+LANE = "GRP0NgWEfAEJfs"
+
+
+@pytest.fixture(scope="module")
+def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerProcess]:
+    """A server whose memory these tests may limit."""
+    with ServerProcess(tmp_path_factory.mktemp("small"), options=["--maxmemory-policy", "noeviction"]) as process:
+        yield process
+
+
+@pytest.fixture
+def connection(small: ServerProcess) -> Iterator[Connection]:
+    """In place of the shared one: a connection to that server, with room and emptied."""
+    small.client().config_set("maxmemory", 0)
+    small.flush()
+    with connect(small.url) as opened:
+        yield opened
+
+
+@pytest.fixture
+def queue(connection: Connection, queue_name: str) -> Queue:
+    return Queue(queue_name, connection)
+
+
+@pytest.fixture
+def fill_up(small: ServerProcess) -> Callable[[], None]:
+    """Call it when the queue is prepared: from then on the server is over its memory."""
+    return lambda: small.client().config_set("maxmemory", 1)
+
+
+def test_every_admission_is_refused_and_no_key_changes(queue: Queue, wire: Wire, fill_up: Callable[[], None]) -> None:
+    queue.enqueue("p")
+    before = wire.dumps()
+    fill_up()
+    with pytest.raises(ServerOutOfMemory, match="maxmemory"):
+        queue.enqueue("p")
+    with pytest.raises(ServerOutOfMemory):
+        queue.enqueue("p", delay=5, group=LANE)
+    with pytest.raises(ServerOutOfMemory) as refused:
+        queue.enqueue_many(["p"] * 600)
+    assert refused.value.admitted == ()
+    assert wire.dumps() == before
+
+
+def test_admission_goes_on_when_there_is_room_again(
+    queue: Queue, small: ServerProcess, fill_up: Callable[[], None]
+) -> None:
+    fill_up()
+    with pytest.raises(ServerOutOfMemory):
+        queue.enqueue("p")
+    small.client().config_set("maxmemory", 0)
+    assert not queue.enqueue("p").duplicate
+
+
+def test_claimed_jobs_can_be_settled_in_every_way(queue: Queue, wire: Wire, fill_up: Callable[[], None]) -> None:
+    queue.enqueue_many([NewJob(payload="p", group=LANE), "q", "r", "s"])
+    fill_up()
+    done, again, never, back = queue.claim(4).jobs
+    assert queue.extend(back, lease=60) is Verdict.OK
+    assert queue.complete(done, b"result") is Verdict.OK
+    assert queue.retry(again, "boom", delay=60) is Verdict.SCHEDULED
+    assert queue.retry(never, "boom", max_retries=0) is Verdict.DEAD
+    assert queue.release(back) is Verdict.OK
+    counts = queue.counts()
+    assert (counts.completed, counts.scheduled, counts.dead, counts.waiting, counts.active) == (1, 1, 1, 1, 0)
+
+
+def test_upkeep_passes(queue: Queue, wire: Wire, fill_up: Callable[[], None]) -> None:
+    queue.enqueue_many([NewJob(payload="p", delay=60), NewJob(payload="p", group=LANE), "q", "r"])
+    reaped, recovered, buried = (job.id for job in queue.claim(3))
+    wire.expire(reaped)
+    wire.come_due(*wire.ids("schedule"))
+    fill_up()
+    assert queue.promote() == 1
+    assert queue.reap() == 1
+    wire.do("ZREM", "active", recovered, buried)  # ZADD XX is refused now, so the deadlines cannot be moved in place
+    assert queue.counts().active == 0
+
+
+def test_a_sweep_passes(queue: Queue, wire: Wire, fill_up: Callable[[], None]) -> None:
+    ids = {answer.id for answer in queue.enqueue_many(["p", "q"])}
+    queue.claim(2)
+    wire.expire(*ids)
+    fill_up()
+    assert set(queue.sweep_stalled(max_stalled=1).dead) == ids
+    assert wire.ids("dead") == sorted(ids)
+
+
+def test_looking_and_draining_pass(queue: Queue, wire: Wire, fill_up: Callable[[], None]) -> None:
+    answer = queue.enqueue("p")
+    queue.enqueue("q", group=LANE)
+    fill_up()
+    assert queue.get(answer.id) is not None
+    assert queue.browse() == [answer.id]
+    assert queue.drain() == 2
+    assert queue.counts().unfinished == 0
