@@ -1,5 +1,18 @@
 -- The held-by-a-worker marker, alive for two leases: a hash-field TTL where the server has them, else a key.
-local function lock_hold(row, token, lease, as_field)
+
+-- Mark a row as claimed under `token`.
+local function lock_claim(row, token, lease, as_field)
+  if as_field then
+    redis.call('HSET', row, 'state', 'active', 'lock', token)
+    redis.call('HPEXPIRE', row, lease * 2, 'FIELDS', 1, 'lock')
+  else
+    redis.call('HSET', row, 'state', 'active')
+    redis.call('SET', row .. ':lock', token, 'PX', lease * 2)
+  end
+end
+
+-- Refresh the marker with the lease.
+local function lock_renew(row, token, lease, as_field)
   if as_field then
     redis.call('HSET', row, 'lock', token)
     redis.call('HPEXPIRE', row, lease * 2, 'FIELDS', 1, 'lock')

@@ -1,10 +1,10 @@
 -- Push n wake tokens (at most 64) for the workers parked on BLPOP; the list is kept at 64.
 local function wake(base, n)
   if n <= 0 then return end
-  if n > 64 then n = 64 end
+  -- Looking first spares a push and a trim while nobody is parked, which is when the queue is busiest.
+  n = math.min(n, 64 - redis.call('LLEN', base .. 'wake'))
+  if n <= 0 then return end
   local tokens = {}
   for i = 1, n do tokens[i] = '1' end
-  if redis.call('LPUSH', base .. 'wake', unpack(tokens)) > 64 then
-    redis.call('LTRIM', base .. 'wake', 0, 63)
-  end
+  redis.call('LPUSH', base .. 'wake', unpack(tokens))
 end

@@ -21,7 +21,15 @@ if meta[1] and meta[1] ~= '0' then
 end
 
 local now = clock_ms()
-local promoted = promote_due(base, now, math.max(n, 100))
+local function scheduled_first()
+  return tonumber(redis.call('ZRANGE', base .. 'schedule', 0, 0, 'WITHSCORES')[2])
+end
+
+local next_due, promoted = scheduled_first(), 0
+if next_due and next_due <= now then
+  promoted = promote_due(base, now, math.max(n, 100))
+  next_due = scheduled_first()
+end
 local duration = tonumber(meta[4]) or 1000
 local look_again = -1
 
@@ -50,8 +58,7 @@ local function claim(id, group)
   -- An id without a row was deleted by hand; it is dropped here instead of running as an empty job.
   if not fields[4] then return false end
   local token = redis.call('HINCRBY', row, 'attempts', 1)
-  redis.call('HSET', row, 'state', 'active')
-  lock_hold(row, token, lease, as_field)
+  lock_claim(row, token, lease, as_field)
   leases[#leases + 1] = now + lease
   leases[#leases + 1] = id
   claimed[#claimed + 1] = {id, fields[1] or '', token, group or '', tonumber(fields[2] or 0), tonumber(fields[3] or 0)}
@@ -61,7 +68,7 @@ end
 local function claim_flat(count)
   local popped = redis.call('ZPOPMIN', base .. 'pending', count)
   for i = 1, #popped, 2 do claim(popped[i]) end
-  return #popped > 0
+  return #popped / 2
 end
 
 -- Serve the next lane: its weight says how many heads, its limit and the room how many at most.
@@ -85,10 +92,11 @@ local function claim_ring(count)
   return true
 end
 
+local none_waiting = false
 if room > 0 then
   local ring = redis.call('LLEN', base .. 'ring')
   if ring == 0 then
-    claim_flat(room)
+    none_waiting = claim_flat(room) < room or redis.call('EXISTS', base .. 'pending') == 0
   else
     -- `turn` outlives the call, or one-job claims would always begin with the same side.
     local flat_turn = meta[5] ~= 'ring'
@@ -98,13 +106,14 @@ if room > 0 then
     for _ = 1, 2 * room + ring do
       if #claimed >= room or not (flat or lanes) then break end
       if flat and (flat_turn or not lanes) then
-        flat = claim_flat(1)
+        flat = claim_flat(1) > 0
       elseif lanes then
         lanes = claim_ring(room - #claimed)
       end
       flat_turn = not flat_turn
     end
     if both then redis.call('HSET', base .. 'meta', 'turn', flat_turn and 'flat' or 'ring') end
+    none_waiting = redis.call('EXISTS', base .. 'pending') == 0 and redis.call('EXISTS', base .. 'ring') == 0
   end
 end
 
@@ -118,15 +127,17 @@ if max and #claimed > 0 then
   end
 end
 
-local first = redis.call('ZRANGE', base .. 'schedule', 0, 0, 'WITHSCORES')
-if first[2] then look_in(math.max(tonumber(first[2]) - now, 0)) end
-local none_waiting = redis.call('EXISTS', base .. 'pending') == 0 and redis.call('EXISTS', base .. 'ring') == 0
+if next_due then look_in(math.max(next_due - now, 0)) end
 if none_waiting or room <= 0 then
   redis.call('DEL', base .. 'wake')
-  -- The claimer is about to be busy: another parked worker must know of the next run-at in its place.
-  if #claimed > 0 and first[2] then wake(base, 1) end
+  -- The claimer is about to be busy: another parked worker must know of the next run-at in its place. One that is
+  -- further off than this it learns in time by itself, on its beat.
+  if #claimed > 0 and next_due and next_due - now < 10000 then wake(base, 1) end
 elseif promoted > #claimed then
   wake(base, promoted - #claimed)
+elseif redis.call('EXISTS', base .. 'wake') == 0 then
+  -- Jobs wait and no token is left: more workers are parked than tokens fit, or one died with a token in its hand.
+  wake(base, 1)
 end
 local reply = {look_again}
 for _, job in ipairs(claimed) do reply[#reply + 1] = job end

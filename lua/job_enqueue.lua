@@ -15,10 +15,9 @@ local refusal = settle_kinds(1, 6)
 if refusal then return refusal end
 
 local base = KEYS[1]
-local now = clock_ms()
-local verdicts, waiting, earlier = {}, 0, false
-local first = redis.call('ZRANGE', base .. 'schedule', 0, 0, 'WITHSCORES')
-local earliest = tonumber(first[2]) or math.huge
+local verdicts, waiting = {}, 0
+-- Read when the first job for later needs them: most admissions are for now.
+local now, earliest, earlier
 
 for i = 1, #ARGV, 6 do
   local id, payload, mode, group = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 5]
@@ -43,6 +42,10 @@ for i = 1, #ARGV, 6 do
       waiting = waiting + 1
       verdicts[#verdicts + 1] = 1
     else
+      if not now then
+        now, earlier = clock_ms(), false
+        earliest = tonumber(redis.call('ZRANGE', base .. 'schedule', 0, 0, 'WITHSCORES')[2]) or math.huge
+      end
       local run_at = tonumber(ARGV[i + 3]) + (mode == 'in' and now or 0)
       redis.call('ZADD', base .. 'schedule', run_at, id)
       if run_at < earliest then earliest, earlier = run_at, true end

@@ -23,7 +23,7 @@ for i = 3, #ARGV, 2 do
     if fields[2] == 'active' then
       verdict = 'ok'
       redis.call('ZADD', base .. 'active', deadline, id)
-      lock_hold(row, ARGV[i + 1], lease, as_field)
+      lock_renew(row, ARGV[i + 1], lease, as_field)
     else
       verdict = 'stale'
     end

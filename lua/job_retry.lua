@@ -4,7 +4,7 @@
 -- ARGV: per job id, token, delay ms, max retries (-1 = no limit, 0 = bury now), error, keep ("1") or replace ("0") the payload, payload
 -- RETURNS: per job "scheduled", "dead", "gone" or "stale"
 -- ERRORS: EMQKIND
--- WRITES: active, gactive, ring, wake, row (state, failures, last_error, payload); schedule | dead, metrics:failed, flow keys
+-- WRITES: active, gactive, ring, wake, row (state, failures, last_error, settled, payload); schedule | dead, metrics:failed, flow keys
 -- COST: O(log n) a job
 -- @include _clock
 -- @include _settle
@@ -21,17 +21,18 @@ local now = clock_ms()
 local verdicts, freed = {}, 0
 for i = 1, #ARGV, 7 do
   local id, row = ARGV[i], base .. 'job:' .. ARGV[i]
-  local fields = redis.call('HMGET', row, 'attempts', 'state', 'group')
+  local fields = redis.call('HMGET', row, 'attempts', 'state', 'group', 'settled')
   local verdict = settle_verdict(fields[1], ARGV[i + 1])
-  if not verdict and (fields[2] == 'scheduled' or fields[2] == 'dead') then
+  if not verdict and fields[4] == ARGV[i + 1] then
     -- The same call again after a lost reply: the first one was done, so nothing is counted twice.
-    verdict = fields[2]
+    verdict = fields[2] == 'dead' and 'dead' or 'scheduled'
   elseif not verdict then
     local max_retries = tonumber(ARGV[i + 3])
     place_withdraw(base, id, fields[2], fields[3])
     place_unlock(row)
     freed = freed + 1
     if ARGV[i + 5] == '0' then redis.call('HSET', row, 'payload', ARGV[i + 6]) end
+    redis.call('HSET', row, 'settled', ARGV[i + 1])
     local failures = redis.call('HINCRBY', row, 'failures', 1)
     if max_retries < 0 or failures <= max_retries then
       verdict = 'scheduled'

@@ -51,7 +51,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters:
       argv: the arguments after the command's name; those of this process by default.
     """
-    options = parser().parse_args(argv)
+    root = parser()
+    options, others = root.parse_known_args(argv)
+    if others:
+        if options.run is not demo.run:
+            root.error(f"unrecognized arguments: {' '.join(others)}")
+        # The example has options of its own; argparse holds those before the first plain argument for unknown.
+        options.arguments = others + options.arguments
     try:
         return int(options.run(options))
     except EchoMQError as error:

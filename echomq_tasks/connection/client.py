@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Protocol, Self, TypeVar, cast
 
 import redis
 from redis.backoff import NoBackoff
@@ -50,6 +50,16 @@ def connect(url: str | None = None, **options: Any) -> Connection:
     return Connection(Config.parse(url, **options))
 
 
+class Companion(Protocol):
+    """What lives as long as a connection."""
+
+    def close(self) -> None:
+        """Let go of what it holds."""
+
+
+C = TypeVar("C", bound=Companion)
+
+
 class Connection:
     """One server and the pool of connections to it; safe to share between threads and across a fork.
 
@@ -65,6 +75,7 @@ class Connection:
         self.is_cluster = config.kind == "cluster"
         self._fence = Fence(handshake=not self.is_cluster)
         self._sentinel: Sentinel | None = None
+        self._companions: dict[Any, Companion] = {}
         with _typed_errors(config):
             self.client = self._open()
             try:
@@ -107,8 +118,18 @@ class Connection:
                 connection._get_socket().settimeout(None)  # noqa: SLF001 - redis-py has no public way to the socket
             return connection
 
+    def companion(self, kind: Callable[[Connection], C]) -> C:
+        """Return the one object that ``kind(connection)`` made for this connection; it is closed with it."""
+        found = self._companions.get(kind)
+        if found is None:
+            # Two threads may both make one; setdefault lets one of them win.
+            found = self._companions.setdefault(kind, kind(self))
+        return cast(C, found)
+
     def close(self) -> None:
-        """Close every pooled connection. Connections from :meth:`fresh` stay their owners'."""
+        """Close every pooled connection and companion. Connections from :meth:`fresh` stay their owners'."""
+        for companion in self._companions.values():
+            companion.close()
         self.client.close()
         if self._sentinel is not None:
             self._sentinel.close()
@@ -132,9 +153,7 @@ class Connection:
                 nodes = [ClusterNode(host, port) for host, port in self.config.nodes]
                 return RedisCluster(startup_nodes=nodes, retry=_never(), **options)
             case "sentinel":
-                self._sentinel = Sentinel(
-                    self.config.nodes, sentinel_kwargs=self._sentinel_options(options)
-                )
+                self._sentinel = Sentinel(self.config.nodes, sentinel_kwargs=self._sentinel_options(options))
                 return self._sentinel.master_for(  # type: ignore[no-any-return]
                     self.config.master, db=self.config.db, retry=_never(), **options
                 )

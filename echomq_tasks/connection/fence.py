@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from redis.exceptions import AskError, MovedError, RedisError, ResponseError
 
+from echomq_tasks import keyspace
 from echomq_tasks.errors import ServerTooOld, VersionMismatch
 
-#: What the fence key holds when the server's keys follow this version of the wire.
-WIRE_VERSION = "echomq:2.4.2"
+#: What the fence key holds when the server's keys follow this version of the wire; as text, for messages.
+WIRE_VERSION: Final = keyspace.WIRE_VERSION.decode()
 #: The fence key.
-FENCE_KEY = b"{emq}:version"
+FENCE_KEY: Final = keyspace.VERSION_KEY
 
 # Scripts begin with `#!lua`, which came with Redis 7.0; 7.2 is the first Valkey.
 _FLOOR = (7, 0, 0)

@@ -49,7 +49,9 @@ class Retries(stock.Retries):
     ) -> None:
         """Decide what becomes of a message whose actor raised."""
         try:
-            super().after_process_message(broker, message, result=result, exception=exception)
+            super().after_process_message(  # type: ignore[no-untyped-call]
+                broker, message, result=result, exception=exception
+            )
         except Exception:
             if exception is None or message.failed:
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from echomq_tasks.queue.admission import check
 from echomq_tasks.queue.model import (
     Admission,
     Claimed,
@@ -40,5 +41,6 @@ __all__ = [
     "Swept",
     "Turn",
     "Verdict",
+    "check",
     "extend_all",
 ]

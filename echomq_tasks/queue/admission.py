@@ -110,6 +110,15 @@ def _offer(job: NewJob) -> _Offer:
     return _Offer([job_id or "", payload, mode, ms, job.priority, group], job_id is None)
 
 
+def check(job: NewJob) -> None:
+    """Check a job as its admission would, without sending it.
+
+    Raises:
+      InvalidArgument, InvalidId, InvalidName: when the job is not admissible.
+    """
+    _offer(job)
+
+
 def _chunks(offers: Iterable[_Offer], most: int, most_bytes: int) -> Iterator[list[_Offer]]:
     chunk: list[_Offer] = []
     size = 0

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 import time
-import weakref
 from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, NamedTuple
 
 import hiredis
 import redis
@@ -61,8 +60,6 @@ class Scripts:
     a cluster goes through its client, which knows the slots.
     """
 
-    _shared: ClassVar[weakref.WeakKeyDictionary[Connection, Scripts]] = weakref.WeakKeyDictionary()
-
     def __init__(self, connection: Connection) -> None:
         self.connection = connection
         self._scripts = load_scripts()
@@ -73,11 +70,8 @@ class Scripts:
 
     @classmethod
     def of(cls, connection: Connection) -> Scripts:
-        """The one executor of ``connection``, made on first use."""
-        scripts = cls._shared.get(connection)
-        if scripts is None:
-            scripts = cls._shared.setdefault(connection, cls(connection))
-        return scripts
+        """The one executor of ``connection``, made on first use and closed with it."""
+        return connection.companion(cls)
 
     def close(self) -> None:
         """Close the idle connections."""
@@ -224,10 +218,15 @@ class Scripts:
         with self._typed_cluster_errors():
             if len(commands) == 1:
                 return [_single(client, commands[0])]
-            stack = [PipelineCommand(command, {}, place) for place, command in enumerate(commands)]  # type: ignore[no-untyped-call]
+            # The node is named here, or the client asks the server for the keys of each command: one more round trip
+            # for each, with the whole payload.
+            stack = [
+                PipelineCommand(command, {"target_nodes": client.get_node_from_key(command[3])}, place)
+                for place, command in enumerate(commands)
+            ]
             # Redirections are followed here: left to the pipeline, it also sends again, one by one, what a broken
             # connection left unanswered, and nobody would know that those commands may have run twice.
-            replies: list[Any] = client.pipeline().send_cluster_commands(  # type: ignore[no-untyped-call]
+            replies: list[Any] = client.pipeline().send_cluster_commands(
                 stack, raise_on_error=False, allow_redirections=False
             )
             for reply in replies:
@@ -272,6 +271,6 @@ class Scripts:
 
 def _single(client: RedisCluster, command: Packed) -> Any:
     try:
-        return client.execute_command(*command)  # type: ignore[no-untyped-call]
+        return client.execute_command(*command)
     except ResponseError as error:
         return error

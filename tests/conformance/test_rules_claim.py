@@ -110,6 +110,13 @@ def test_a_weight_is_how_many_heads_a_lane_gives_in_its_turn(queue: Queue, wire:
     assert payloads(queue, 9) == ["y2", "y3", "y4", "y5"]
 
 
+@pytest.mark.parametrize("weight", [0, -1])
+def test_a_weight_below_one_still_gives_one(queue: Queue, wire: Wire, weight: int) -> None:
+    fill_lanes(queue, 2, *LANES[:2])
+    wire.do("HSET", "gweight", LANES[0], weight)
+    assert payloads(queue, 4) == ["x0", "y0", "x1", "y1"]
+
+
 def test_a_weight_is_cut_by_what_was_asked_for_by_the_depth_and_by_the_limit(queue: Queue, wire: Wire) -> None:
     fill_lanes(queue, 6, LANES[0])
     wire.do("HSET", "gweight", LANES[0], 50)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+
 import pytest
 from wire.handwriting import Wire
 
@@ -111,7 +113,7 @@ def test_a_death_goes_up_across_queues_through_the_outbox(queue: Queue, wire: Wi
 def test_eight_levels_all_fall_with_their_deepest_child(queue: Queue, wire: Wire) -> None:
     levels = [f"JOB0NgWEfAEJ0{number}" for number in range(8)]
     parent(wire, levels[0], 1)
-    for above, job_id in zip(levels, levels[1:-1], strict=False):
+    for above, job_id in pairwise(levels[:-1]):
         parent(wire, job_id, 1, parent=above)
     child(wire, levels[-1], levels[-2])
     queue.retry(take(queue, levels[-1]), "boom", max_retries=0)
@@ -162,3 +164,20 @@ def test_a_child_that_is_reaped_and_completed_late_counts_once(queue: Queue, wir
     assert queue.complete(old) is Verdict.OK
     assert queue.complete(old) is Verdict.GONE
     assert wire.read(f"job:{TOP}:dependencies") == "1"
+
+
+@pytest.mark.parametrize("policy", ["fp", "id"])
+def test_a_child_that_dies_without_its_parent_writes_nothing_for_it(queue: Queue, wire: Wire, policy: str) -> None:
+    child(wire, LEAF, TOP, parent_policy=policy)
+    assert queue.retry(take(queue, LEAF), "boom", max_retries=0) is Verdict.DEAD
+    assert [suffix for suffix in wire.keys() if suffix.startswith(f"job:{TOP}")] == []
+    assert wire.ids("dead") == [LEAF]
+
+
+def test_the_last_child_does_not_revive_a_parent_that_somebody_buried(queue: Queue, wire: Wire) -> None:
+    parent(wire, TOP, 1)
+    child(wire, LEAF, TOP)
+    wire.do("HSET", f"job:{TOP}", "state", "dead")
+    wire.do("ZADD", "dead", 0, TOP)
+    assert queue.complete(take(queue, LEAF)) is Verdict.OK
+    assert (wire.row(TOP)["state"], wire.ids("dead"), wire.ids("pending")) == ("dead", [TOP], [])

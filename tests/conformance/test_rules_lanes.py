@@ -7,11 +7,27 @@ from collections.abc import Callable
 import pytest
 from wire.handwriting import Wire
 
-from echomq_tasks.queue import Job, NewJob, Queue
+from echomq_tasks.queue import Job, NewJob, Queue, Verdict
 
 LANE, OTHER = "GRP0NgWEfAEJ0x", "GRP0NgWEfAEJ0y"
 
 Leave = Callable[[Queue, Wire, Job], None]
+
+
+def _complete(queue: Queue, wire: Wire, job: Job) -> None:
+    assert queue.complete(job) is Verdict.OK
+
+
+def _retry(queue: Queue, wire: Wire, job: Job) -> None:
+    assert queue.retry(job, delay=60) is Verdict.SCHEDULED
+
+
+def _bury(queue: Queue, wire: Wire, job: Job) -> None:
+    assert queue.retry(job, max_retries=0) is Verdict.DEAD
+
+
+def _release(queue: Queue, wire: Wire, job: Job) -> None:
+    assert queue.release(job) is Verdict.OK
 
 
 def _reap(queue: Queue, wire: Wire, job: Job) -> None:
@@ -31,10 +47,10 @@ def _stall(queue: Queue, wire: Wire, job: Job) -> None:
 
 #: Every way out of active, and whether the job waits in its lane again afterwards.
 LEAVES: dict[str, tuple[Leave, bool]] = {
-    "complete": (lambda queue, wire, job: queue.complete(job) and None, False),
-    "retry": (lambda queue, wire, job: queue.retry(job, delay=60) and None, False),
-    "bury": (lambda queue, wire, job: queue.retry(job, max_retries=0) and None, False),
-    "release": (lambda queue, wire, job: queue.release(job) and None, True),
+    "complete": (_complete, False),
+    "retry": (_retry, False),
+    "bury": (_bury, False),
+    "release": (_release, True),
     "reap": (_reap, True),
     "sweep": (_sweep, True),
     "stall": (_stall, False),

@@ -12,8 +12,8 @@ LANE = "GRP0NgWEfAEJfs"
 GROUPS = [None, LANE]
 
 
-def claimed(queue: Queue, group: str | None = None, **options: int) -> Job:
-    queue.enqueue("p", group=group, **options)
+def claimed(queue: Queue, group: str | None = None, priority: int = 0) -> Job:
+    queue.enqueue("p", group=group, priority=priority)
     (job,) = queue.claim()
     return job
 
@@ -75,11 +75,19 @@ def test_the_same_retry_again_after_a_lost_answer_counts_once(queue: Queue, wire
     assert wire.everything() == before
 
 
+def test_the_same_retry_again_after_the_job_was_promoted_meanwhile_counts_once(queue: Queue, wire: Wire) -> None:
+    job = claimed(queue)
+    assert queue.retry(job, "boom") is Verdict.SCHEDULED
+    assert queue.promote() == 1
+    assert queue.retry(job, "boom") is Verdict.SCHEDULED
+    assert (wire.row(job.id)["failures"], wire.ids("pending")) == ("1", [job.id])
+
+
 @pytest.mark.parametrize("group", GROUPS)
 @pytest.mark.parametrize("verb", ["retry", "release", "reap", "sweep"])
 def test_a_priority_survives_every_way_back(queue: Queue, wire: Wire, verb: str, group: str | None) -> None:
     queue.enqueue("first", group=group)
-    job = claimed_urgent(queue, group)
+    job = claimed(queue, group, priority=-5)
     match verb:
         case "retry":
             queue.retry(job, delay=60)
@@ -93,10 +101,6 @@ def test_a_priority_survives_every_way_back(queue: Queue, wire: Wire, verb: str,
     where = f"g:{group}:pending" if group else "pending"
     assert wire.read(where)[job.id] == -5
     assert [again.id for again in queue.claim()] == [job.id]
-
-
-def claimed_urgent(queue: Queue, group: str | None) -> Job:
-    return claimed(queue, group, priority=-5)
 
 
 @pytest.mark.parametrize("group", GROUPS)
@@ -185,7 +189,14 @@ def test_a_mixed_batch_answers_each_in_its_place(queue: Queue, wire: Wire) -> No
     one, two, three, four, five, six = queue.claim(6).jobs
     stale = Job(six.id, b"", six.token + 1)
     verdicts = queue.settle(
-        [Release(one), Retry(two, max_retries=0), Complete(three), Complete(stale), Retry(four, delay=9), Complete(five)]
+        [
+            Release(one),
+            Retry(two, max_retries=0),
+            Complete(three),
+            Complete(stale),
+            Retry(four, delay=9),
+            Complete(five),
+        ]
     )
     assert [verdict.value for verdict in verdicts] == ["ok", "dead", "ok", "stale", "scheduled", "ok"]
     assert wire.ids("active") == [six.id]
@@ -201,3 +212,14 @@ def test_a_turn_settles_first_and_then_claims(queue: Queue) -> None:
     assert queue.turn([Complete(again) for again in turn.claimed], 0).claimed.jobs == ()
     assert queue.turn([], 0).verdicts == ()
     assert queue.counts().completed == 2
+
+
+@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("limit", [0, 5])
+def test_a_job_completed_after_its_own_retry_leaves_the_set_it_went_to(
+    queue: Queue, wire: Wire, limit: int, group: str | None
+) -> None:
+    job = claimed(queue, group)
+    queue.retry(job, "boom", delay=60, max_retries=limit)
+    assert queue.complete(job) is Verdict.OK
+    assert set(wire.everything()) <= {"metrics:completed", "metrics:failed", "wake"}

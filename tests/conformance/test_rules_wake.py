@@ -82,10 +82,25 @@ def test_a_retry_wakes_only_when_it_becomes_the_earliest(queue: Queue, wire: Wir
 
 
 def test_a_claim_with_jobs_passes_the_watch_on_the_schedule_to_a_parked_worker(queue: Queue, wire: Wire) -> None:
-    queue.enqueue_many([NewJob(payload="p", delay=100), "p"])
+    queue.enqueue_many([NewJob(payload="p", delay=8), "p"])
     assert len(queue.claim(5)) == 1
     assert wire.wakes() == 1
     assert not queue.claim(5)
+    assert wire.wakes() == 0
+
+
+def test_a_parked_worker_is_not_woken_for_a_time_that_it_learns_by_itself(queue: Queue, wire: Wire) -> None:
+    queue.enqueue_many([NewJob(payload="p", delay=100), "p"])
+    assert len(queue.claim(5)) == 1
+    assert wire.wakes() == 0
+
+
+def test_a_claim_that_leaves_jobs_leaves_a_token_too(queue: Queue, wire: Wire) -> None:
+    queue.enqueue_many(["p"] * 3)
+    wire.do("DEL", "wake")  # the workers that took the tokens died before they claimed
+    assert len(queue.claim(2)) == 2
+    assert wire.wakes() == 1
+    assert len(queue.claim(2)) == 1
     assert wire.wakes() == 0
 
 
@@ -114,3 +129,9 @@ def test_due_jobs_beyond_what_a_claim_takes_wake_others(queue: Queue, wire: Wire
 def test_upkeep_that_finds_nothing_wakes_nobody(queue: Queue, wire: Wire) -> None:
     assert (queue.promote(), queue.reap(), queue.sweep_stalled().recovered) == (0, 0, ())
     assert wire.everything() == {}
+
+
+def test_more_jobs_than_lua_can_unpack_are_promoted_and_push_64_tokens(queue: Queue, wire: Wire) -> None:
+    queue.enqueue_many([NewJob(payload="p", delay=0)] * 9000)
+    assert queue.promote(9000) == 9000
+    assert wire.wakes() == 64

@@ -55,8 +55,8 @@ def fill(wire: Wire) -> None:
     wire.do("LPUSH", "wake", 1)
 
 
-ENQUEUE = [NEW, "p", "now", 0, 0, LANE, NEWER, "p", "in", 500, 1, ""]
-RETRY = [FLAT, 1, 0, 0, "boom", 1, "", IN_LANE, 1, 500, -1, "boom", 0, "q"]
+ENQUEUE: list[str | int] = [NEW, "p", "now", 0, 0, LANE, NEWER, "p", "in", 500, 1, ""]
+RETRY: list[str | int] = [FLAT, 1, 0, 0, "boom", 1, "", IN_LANE, 1, 500, -1, "boom", 0, "q"]
 
 CASES: dict[str, Case] = {
     "job_enqueue": Case(ENQUEUE, [1, 2], ids=(0, 6)),

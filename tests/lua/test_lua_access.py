@@ -13,7 +13,7 @@ from wire.handwriting import Wire, text
 from echomq_tasks.connection import Connection, connect
 from echomq_tasks.scripts.loader import load_scripts
 
-PASSWORD = "only-this-queue"  # noqa: S105 - of a server that lives for one test file
+PASSWORD = "only-this-queue"
 RIGHTS = ["-@all", "+@read", "+@write", "+@scripting", "+time", "-@dangerous"]
 
 

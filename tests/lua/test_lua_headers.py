@@ -103,7 +103,6 @@ def test_a_script_includes_every_function_it_calls_before_it_is_called(name: str
         calls = [match.start() for match in re.finditer(rf"\b{function}\(", text)]
         defined = text.find(f"local function {function}(")
         if calls:
-            # `text.find` answers -1 when the fragment is not there.
             assert defined >= 0, f"lua/{name}.lua calls {function}() of {everywhere[function]} and does not include it"
             assert min(calls) >= defined
 

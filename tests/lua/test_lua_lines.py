@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from hashlib import sha1
+from pathlib import Path
 
 import pytest
 from wire.handwriting import Wire
@@ -86,12 +87,13 @@ def test_an_error_class_that_is_not_in_the_registry_is_a_script_error(
         scripts.call("job_promote", wire.base.encode(), [10])
 
 
-def test_every_line_of_every_script_has_a_source_that_reads_the_same() -> None:
+def test_every_line_of_every_script_reads_as_in_the_file_that_the_map_names() -> None:
+    folder = Path(__file__).parents[2] / "lua"
+    sources = {path.stem: path.read_text().splitlines() for path in folder.glob("*.lua")}
     for script in load_scripts().values():
-        lines = script.text.splitlines()
-        assert len(lines) == len(script.lines)
-        sources = {name: other.text.splitlines() for name, other in load_scripts().items()}
-        for line, place in zip(lines, script.lines, strict=True):
-            file, number = place.removeprefix("lua/").split(".lua:")
-            if file == script.name and "-- @include" not in script.text:
-                assert sources[file][int(number) - 1] == line
+        text = script.text.splitlines()
+        assert len(text) == len(script.lines)
+        for number, line in enumerate(text, 1):
+            file, _, at = script.locate(number).removeprefix("lua/").partition(".lua:")
+            assert sources[file][int(at) - 1] == line
+        assert script.locate(len(text) + 1) == f"lua/{script.name}.lua"

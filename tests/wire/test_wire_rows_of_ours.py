@@ -146,7 +146,7 @@ def test_a_buried_job_is_at_score_0_in_dead_with_its_error_and_counted(queue: Qu
     queue.enqueue("p", id=A, group=LANE)
     (job,) = queue.claim()
     assert queue.retry(job, "ValueError: no", max_retries=0) is Verdict.DEAD
-    row = {"state": "dead", "attempts": "1", "payload": "p", "group": LANE, "failures": "1"}
+    row = {"state": "dead", "attempts": "1", "payload": "p", "group": LANE, "failures": "1", "settled": "1"}
     assert wire.everything() == {
         f"job:{A}": row | {"last_error": "ValueError: no"},
         "dead": {A: 0},

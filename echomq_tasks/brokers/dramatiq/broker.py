@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections.abc import Iterable
 from typing import Any
 
 import redis
@@ -26,11 +27,15 @@ from echomq_tasks.errors import ConfigError, InvalidArgument
 from echomq_tasks.forks import after_fork
 from echomq_tasks.keyspace import check_queue
 from echomq_tasks.middleware import Retries
-from echomq_tasks.queue import Queue
+from echomq_tasks.queue import Enqueued, NewJob, Queue, check
 
 #: Middleware whose after_process_message tells the world how a run ended. A run that lost its lease tells nothing: the
 #: job's other run does.
 _REPORTERS = (Results, stock.Callbacks, stock.Pipelines, stock.GroupCallbacks, stock.Retries)
+#: The longest delay, in milliseconds: what the server's schedule takes.
+_MAX_DELAY = 250_000_000_000_000
+#: Milliseconds before a retry whose delay is no delay: Dramatiq's default backoff.
+_RETRY_DELAY = 15_000
 
 
 class EchoMQBroker(Broker):
@@ -179,32 +184,76 @@ class EchoMQBroker(Broker):
           ConnectionClosed: when the server did not answer.
           ServerOutOfMemory: when the server's memory is full; nothing was sent.
         """
-        if delay is not None and (isinstance(delay, bool) or not isinstance(delay, (int, float)) or delay != delay):
-            raise InvalidArgument(f"delay is a number of milliseconds, not {delay!r}")
-        if isinstance(message, Delivery):
-            if message.failure is not None:
-                return self._intend_retry(message, delay)
+        if isinstance(message, Delivery) and message.failure is not None:
+            return self._intend_retry(message, delay)
+        _check_delay(delay)
+        message, job = self._prepare(message, delay)
+        with transport():
+            (enqueued,) = self.queue(message.queue_name).enqueue_many((job,))
+        self._sent(message, enqueued, delay)
+        return message
+
+    def enqueue_many(self, messages: Iterable[Message[Any]], *, delay: float | None = None) -> list[Message[Any]]:
+        """Enqueue many messages in few round trips; hooks run for each, as with :meth:`enqueue`.
+
+        Parameters:
+          messages: the messages, of any queues.
+          delay: milliseconds before they may run.
+
+        Returns:
+          The messages that were sent, in order.
+
+        Raises:
+          InvalidArgument, InvalidName: when one of them is not allowed; none was sent.
+          ConnectionClosed, ServerOutOfMemory: when the server could not take them all; ``admitted`` of the error, or of
+            its ``__cause__``, lists the JOB ids that are in from the queue that failed.
+        """
+        _check_delay(delay)
+        prepared = [self._prepare(message, delay) for message in messages]
+        places: dict[str, list[int]] = {}
+        for place, (message, _) in enumerate(prepared):
+            places.setdefault(message.queue_name, []).append(place)
+        if len(places) > 1:
+            # A queue checks its jobs before it sends one; here all queues' jobs are checked before the first is sent.
+            for _, job in prepared:
+                check(job)
+        for queue_name, mine in places.items():
+            with transport():
+                answers = self.queue(queue_name).enqueue_many([prepared[place][1] for place in mine])
+            for place, enqueued in zip(mine, answers, strict=True):
+                self._sent(prepared[place][0], enqueued, delay)
+        return [message for message, _ in prepared]
+
+    def _prepare(self, message: Message[Any], delay: float | None) -> tuple[Message[Any], NewJob]:
         if isinstance(message, MessageProxy):
             message = message.copy()
         if message.queue_name != (canonical := q_name(message.queue_name)):
             message = message.copy(queue_name=canonical)
         check_queue(message.queue_name)
-
         self.logger.debug("Enqueueing message %r on queue %r.", message.message_id, message.queue_name)
         self.emit_before("enqueue", message, delay)
         wait, at, message = self._due(message, delay)
-        payload = message.encode()
-        with transport():
-            enqueued = self.queue(message.queue_name).enqueue(
-                payload, delay=wait, at=at, priority=self._priority(message), group=self._group(message)
-            )
+        return message, NewJob(
+            payload=message.encode(),
+            delay=wait,
+            at=at,
+            priority=self._priority(message),
+            group=self._group(message),
+        )
+
+    def _sent(self, message: Message[Any], enqueued: Enqueued, delay: float | None) -> None:
         # Beside the fields, so that messages stay equal and their encoding Dramatiq's.
         object.__setattr__(message, "job_id", enqueued.id)
         self.emit_after("enqueue", message, delay)
-        return message
 
     def _intend_retry(self, delivery: Delivery, delay: float | None) -> Message[Any]:
         """Note a retry: the acknowledgement that follows carries it out, or raises and is repeated."""
+        try:
+            _check_delay(delay)
+        except InvalidArgument as error:
+            # Raised from here, Dramatiq's own Retries would log it and the failed message would be acknowledged.
+            self.logger.error("%s; message %r is retried in %d ms.", error, delivery.message_id, _RETRY_DELAY)
+            delay = _RETRY_DELAY
         # The intent stands before any hook runs: a hook that fails must not turn the retry into an acknowledgement.
         intent = delivery.intent = RetryIntent(max(delay or 0, 0) / 1000)
         message: Message[Any] = delivery.copy()
@@ -277,6 +326,8 @@ class EchoMQBroker(Broker):
 
     def emit_after(self, signal: str, *args: Any, **kwargs: Any) -> None:
         """Call the ``after_`` hooks; for a processed message, tells the hooks' own calls of its failure."""
+        if signal == "worker_shutdown":
+            self._slots.pop(id(args[0].work_queue), None)
         if signal != "process_message" or not isinstance(args[0], Delivery):
             super().emit_after(signal, *args, **kwargs)
             return
@@ -339,3 +390,10 @@ class EchoMQBroker(Broker):
         with transport():
             counts = self.queue(queue_name).counts()
         return counts.waiting, counts.scheduled, counts.dead
+
+
+def _check_delay(delay: float | None) -> None:
+    if delay is None:
+        return
+    if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not delay <= _MAX_DELAY:
+        raise InvalidArgument(f"delay is a number of milliseconds up to {_MAX_DELAY}, not {delay!r}")

@@ -6,7 +6,7 @@ import logging
 import threading
 
 from echomq_tasks.brokers.dramatiq.delivery import Delivery, lease_end
-from echomq_tasks.errors import EchoMQError, ServerUnavailable
+from echomq_tasks.errors import EchoMQError
 from echomq_tasks.forks import after_fork
 from echomq_tasks.queue import Job, Queue, extend_all
 
@@ -69,7 +69,7 @@ class LeaseKeeper:
         if not delivery.lost and lease_end(0) >= delivery.held_until:
             try:
                 self._renew([delivery])
-            except ServerUnavailable:
+            except EchoMQError:
                 # Nobody knows. The settlement shows its token, so the server will decide.
                 return True
         return not delivery.lost

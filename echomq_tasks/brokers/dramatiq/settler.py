@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from echomq_tasks.errors import EchoMQError
+from echomq_tasks.errors import EchoMQError, ServerError
 from echomq_tasks.queue import Complete, Queue, Retry, Verdict
 
 #: The most settlements in one call; the server is held for its length.
@@ -61,17 +61,27 @@ class Settler:
         with self._gate:
             batch, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
         try:
-            verdicts = self._queue.settle([ticket.settlement for ticket in batch])
-            for ticket, verdict in zip(batch, verdicts, strict=True):
-                ticket.verdict = verdict
-        except BaseException as error:
-            for ticket in batch:
-                # Each thread raises an exception object of its own, or their tracebacks would grow into each other.
-                ticket.error = type(error)(*error.args) if isinstance(error, EchoMQError) else error
-                ticket.error.__cause__ = error
+            self._send(batch)
         finally:
             with self._gate:
                 heir = self._waiting[0] if self._waiting else None
                 self._led = heir is not None
             for ticket in (*batch, *((heir,) if heir else ())):
                 ticket.turn.release()
+
+    def _send(self, batch: list[_Ticket]) -> None:
+        try:
+            verdicts = self._queue.settle([ticket.settlement for ticket in batch])
+        except BaseException as error:
+            if len(batch) > 1 and isinstance(error, EchoMQError) and not isinstance(error, ServerError):
+                # One of them cannot be settled as it is. It must not take the others along; repeats are harmless.
+                for ticket in batch:
+                    self._send([ticket])
+                return
+            for ticket in batch:
+                # Each thread raises an exception object of its own, or their tracebacks would grow into each other.
+                ticket.error = type(error)(*error.args) if isinstance(error, EchoMQError) else error
+                ticket.error.__cause__ = error
+        else:
+            for ticket, verdict in zip(batch, verdicts, strict=True):
+                ticket.verdict = verdict
