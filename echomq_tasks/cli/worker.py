@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import sys
 from typing import TYPE_CHECKING
 
 from dramatiq import cli as dramatiq_cli
@@ -59,5 +60,6 @@ def run(options: argparse.Namespace) -> int:
     if options.watch:
         arguments += ["--watch", options.watch]
     arguments += ["--verbose"] * options.verbose
-    # On SIGHUP Dramatiq starts sys.argv again, which is this command: that works as it stands.
+    # On SIGHUP Dramatiq executes sys.argv again, and a module run with `python -m` is no program.
+    sys.argv[:1] = [sys.executable, "-m", "echomq_tasks"]
     return int(dramatiq_cli.main(dramatiq_cli.make_argument_parser().parse_args(arguments)) or 0)

@@ -29,6 +29,7 @@ from echomq_tasks.forks import after_fork
 from echomq_tasks.identity import Mint, NodeLease
 from echomq_tasks.keyspace import NODE_PREFIX
 from echomq_tasks.scripts.loader import Script, load_scripts
+from echomq_tasks.scripts.wire import Looks, Wire
 
 _LUA_LINE = re.compile(r"user_script:(\d+)")
 #: Replies that say "not me, not now": reconnect, find the master, try again. The client cuts the class off those it
@@ -64,7 +65,8 @@ class Scripts:
         self.connection = connection
         self._scripts = load_scripts()
         # Idle connections, most recently used last. deque operations are atomic, so no lock is needed.
-        self._idle: deque[tuple[float, Any]] = deque()
+        self._idle: deque[tuple[float, Wire]] = deque()
+        self._looks = Looks()
         self.mint = Mint(NodeLease(self).current)
         after_fork(self._after_fork)
 
@@ -76,7 +78,7 @@ class Scripts:
     def close(self) -> None:
         """Close the idle connections."""
         while self._idle:
-            self._idle.pop()[1].disconnect()
+            self._idle.pop()[1].close()
 
     def _after_fork(self) -> None:
         # The sockets are the parent's; redis-py closes only the child's descriptors when these are collected.
@@ -177,40 +179,33 @@ class Scripts:
         # hiredis' stub asks for a tuple of one argument.
         packed = b"".join([hiredis.pack_command(command) for command in commands])  # type: ignore[arg-type]
         wire = self._take()
-        replies: list[Any] = []
         try:
-            wire.send_packed_command([packed], check_health=False)
-            for _ in commands:
-                try:
-                    replies.append(wire.read_response())
-                except ResponseError as error:
-                    replies.append(error)
+            replies = wire.exchange(packed, len(commands))
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
-            wire.disconnect()
+            wire.close()
             raise ServerUnavailable(
                 f"the connection to {self.connection.config.address} failed before an answer came: {error}"
             ) from error
         except BaseException:
             # An exception thrown into this thread (a time limit, a shutdown) may leave an answer unread.
-            wire.disconnect()
+            wire.close()
             raise
         self._idle.append((time.monotonic(), wire))
         return replies
 
-    def _take(self) -> Any:
+    def _take(self) -> Wire:
         try:
             used, wire = self._idle.pop()
         except IndexError:
-            return self.connection.fresh(NODE_PREFIX, blocking=False)
-        if time.monotonic() - used > _CHECK_AFTER:
-            try:
-                closed = wire.can_read(0)
-            except redis.ConnectionError:
-                closed = True
-            if closed:
-                wire.disconnect()
-                return self.connection.fresh(NODE_PREFIX, blocking=False)
+            return self._open()
+        if time.monotonic() - used > _CHECK_AFTER and wire.closed_by_peer():
+            wire.close()
+            return self._open()
         return wire
+
+    def _open(self) -> Wire:
+        connection = self.connection.fresh(NODE_PREFIX, blocking=False)
+        return Wire(connection, self.connection.config.timeout, self._looks)
 
     def _exchange_cluster(self, commands: list[Packed]) -> list[Any]:
         client = self.connection.client

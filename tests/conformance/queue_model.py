@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 
 @dataclass
 class ModelJob:
-    """One job; ``late`` is a lease that is over, or a scheduled time that has come."""
+    """One job; ``late`` is a lease that is over or a time that has come, ``retried`` the token of its last retry."""
 
     id: str
     group: str | None
@@ -17,6 +17,7 @@ class ModelJob:
     failures: int = 0
     stalled: int = 0
     late: bool = False
+    retried: int = 0
 
     @property
     def order(self) -> tuple[int, str]:
@@ -101,9 +102,10 @@ class QueueModel:
         self.completed += 1
 
     def retry(self, job: ModelJob, limit: int) -> str:
-        """A job failed; answers where it went."""
-        if job.state in ("scheduled", "dead"):
-            return job.state
+        """A job failed; answers where it went. The same retry again changes nothing, wherever the job is by then."""
+        if job.retried == job.attempts:
+            return "dead" if job.state == "dead" else "scheduled"
+        job.retried = job.attempts
         job.failures += 1
         job.late = False
         if job.failures <= limit:

@@ -6,7 +6,8 @@ import secrets
 from functools import partial
 from random import Random
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import (
     RuleBasedStateMachine,
@@ -234,6 +235,7 @@ class QueueMachine(RuleBasedStateMachine):
         assert (1 if self.model.claimable() else 0) <= self.wire.wakes() <= 64
 
 
+@pytest.mark.timeout(600)  # only a failure takes long: it is shrunk to its shortest form
 def test_the_queue_does_what_its_model_does(standalone: Connection) -> None:
     run_state_machine_as_test(
         partial(QueueMachine, standalone),  # type: ignore[arg-type]  # it only calls it
@@ -241,6 +243,7 @@ def test_the_queue_does_what_its_model_does(standalone: Connection) -> None:
             max_examples=130,
             stateful_step_count=40,
             deadline=None,
+            phases=[Phase.generate, Phase.shrink],
             database=None,
             suppress_health_check=[HealthCheck.too_slow, HealthCheck.filter_too_much],
         ),

@@ -75,6 +75,20 @@ def test_the_same_retry_again_after_a_lost_answer_counts_once(queue: Queue, wire
     assert wire.everything() == before
 
 
+def test_the_same_retry_again_is_known_even_when_the_job_was_promoted_meanwhile(queue: Queue, wire: Wire) -> None:
+    job = claimed(queue)
+    queue.retry(job, "boom", delay=60)
+    wire.come_due(job.id)
+    queue.promote()
+    before = wire.everything()
+    assert queue.retry(job, "boom", delay=60) is Verdict.SCHEDULED
+    assert wire.everything() == before
+    (again,) = queue.claim()
+    assert (again.failures, again.token) == (1, 2)
+    assert queue.retry(again, "boom again", delay=60) is Verdict.SCHEDULED
+    assert wire.row(job.id)["failures"] == "2"
+
+
 def test_the_same_retry_again_after_the_job_was_promoted_meanwhile_counts_once(queue: Queue, wire: Wire) -> None:
     job = claimed(queue)
     assert queue.retry(job, "boom") is Verdict.SCHEDULED

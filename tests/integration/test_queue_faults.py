@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import socket
 import threading
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -11,7 +12,6 @@ from typing import Any
 
 import pytest
 import redis
-from redis.connection import Connection as RedisConnection
 from support.children import Child
 from support.clusters import PORTS
 from support.eventually import eventually
@@ -23,6 +23,7 @@ from echomq_tasks.errors import ServerUnavailable
 from echomq_tasks.keyspace import job_key, queue_key
 from echomq_tasks.queue import Admission, Complete, Job, NewJob, Queue, Retry, State, Verdict
 from echomq_tasks.scripts import executor, load_scripts
+from echomq_tasks.scripts.wire import Wire
 
 JOB = "JOB0KHTOWnGLuC"
 
@@ -279,52 +280,45 @@ def test_a_timeout_is_reported_and_the_call_is_not_sent_again(own_server: Server
         queue.scripts.close()
 
 
+@pytest.mark.parametrize("read_first", [0, 1], ids=["before the answer", "in the middle of the answer"])
 @pytest.mark.parametrize("raised", [KeyboardInterrupt, SystemExit, MemoryError])
-def test_an_exception_in_the_middle_of_an_answer_does_not_shift_the_next_answers(
-    connection: Connection, queue_name: str, monkeypatch: pytest.MonkeyPatch, raised: type[BaseException]
+def test_an_exception_while_an_answer_is_read_does_not_shift_the_next_answers(
+    connection: Connection,
+    queue_name: str,
+    monkeypatch: pytest.MonkeyPatch,
+    raised: type[BaseException],
+    read_first: int,
 ) -> None:
     queue = Queue(queue_name, connection)
     ids = [answer.id for answer in queue.enqueue_many([str(number) for number in range(5)])]
     jobs = list(queue.claim(2))
     parser = type(connection.fresh(queue_key(queue_name), blocking=False)._parser)  # noqa: SLF001
-    read = parser.read_response
+
+    def interrupted_client(self: Any, *_: Any, **__: Any) -> Any:
+        raise raised
+
+    def interrupted_wire(self: Any, sock: socket.socket) -> bytes:
+        if read_first:
+            sock.recv(read_first)
+        raise raised
+
     for verb in (
         lambda: queue.get(ids[0]),
         lambda: queue.get_many(ids),
         lambda: queue.settle([Complete(jobs[0]), Retry(jobs[1])]),
     ):
-        countdown = [1]
-
-        def interrupted(self: Any, *args: Any, countdown: list[int] = countdown, **kwargs: Any) -> Any:
-            countdown[0] -= 1
-            if countdown[0] == 0:
-                raise raised
-            return read(self, *args, **kwargs)
-
-        monkeypatch.setattr(parser, "read_response", interrupted)
-        with pytest.raises(raised):
-            verb()
-        monkeypatch.setattr(parser, "read_response", read)
+        with monkeypatch.context() as patch:
+            # A cluster's replies come through the client, the others' through our own wire.
+            if connection.is_cluster:
+                patch.setattr(parser, "read_response", interrupted_client)
+            else:
+                patch.setattr(Wire, "_first", interrupted_wire)
+            with pytest.raises(raised):
+                verb()
         for number, job_id in enumerate(ids[2:], 2):
             info = queue.get(job_id)
             assert info is not None
             assert (info.id, info.payload) == (job_id, str(number).encode())
-
-
-def test_an_exception_between_a_request_and_its_answer_does_not_shift_the_next_answers(
-    standalone: Connection, queue_name: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    queue = Queue(queue_name, standalone)
-    ids = [answer.id for answer in queue.enqueue_many(["0", "1", "2"])]
-
-    def interrupted(self: Any, *_: Any, **__: Any) -> Any:
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(RedisConnection, "read_response", interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            queue.counts()
-    assert [info and info.payload for info in queue.get_many(ids)] == [b"0", b"1", b"2"]
 
 
 class Thrown(BaseException):

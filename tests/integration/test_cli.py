@@ -1,0 +1,207 @@
+"""The ``echomq`` command: what it prints, what it runs, and how it ends."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from support.eventually import eventually
+from support.servers import ServerProcess, free_port
+
+import echomq_tasks
+from echomq_tasks.cli.main import main
+from echomq_tasks.connection import connect
+from echomq_tasks.queue import Queue
+
+ROOT = Path(__file__).parents[2]
+PATIENCE = 40.0
+
+TASKS = """
+import os
+import time
+
+import dramatiq
+
+from echomq_tasks.brokers.dramatiq import EchoMQBroker
+
+broker = EchoMQBroker()
+dramatiq.set_broker(broker)
+
+
+@dramatiq.actor(queue_name=os.environ["TEST_QUEUE"])
+def write(path, seconds=0.0):
+    with open(path, "a") as file:
+        file.write("started\\n")
+    time.sleep(seconds)
+    with open(path, "a") as file:
+        file.write("ended\\n")
+"""
+
+
+@pytest.fixture
+def queue(server: ServerProcess, queue_name: str) -> Iterator[Queue]:
+    server.flush()
+    with connect(server.url) as connection:
+        yield Queue(queue_name, connection)
+
+
+def echomq(*arguments: str, **environ: str) -> subprocess.CompletedProcess[str]:
+    """Run the command in a process of its own."""
+    return subprocess.run(
+        [sys.executable, "-m", "echomq_tasks", *arguments],
+        capture_output=True,
+        text=True,
+        timeout=100,
+        env={**os.environ, "PYTHONPATH": str(ROOT), "COLUMNS": "100", **environ},
+    )
+
+
+@pytest.mark.parametrize("arguments", [("--help",), ("worker", "--help"), ("info", "--help"), ("demo", "--help")])
+def test_help_says_what_a_command_does(arguments: tuple[str, ...]) -> None:
+    shown = echomq(*arguments)
+    assert (shown.returncode, shown.stderr) == (0, "")
+    assert "usage: echomq" in shown.stdout
+
+
+def test_the_general_help_names_every_command_and_every_kind_of_url() -> None:
+    text = echomq("--help").stdout
+    for word in ("demo", "worker", "info", "EMQ_URL", "valkey://", "unix://", "valkey+cluster://", "embedded://"):
+        assert word in text
+
+
+def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--version"])
+    assert ended.value.code == 0
+    assert capsys.readouterr().out == f"echomq_tasks {echomq_tasks.__version__}\n"
+
+
+@pytest.mark.parametrize(
+    "arguments", [[], ["drink"], ["worker"], ["worker", "tasks", "--threads", "0"], ["info", "--limit", "2"]]
+)
+def test_a_wrong_command_line_is_refused_with_its_usage(
+    capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    assert "usage: echomq" in capsys.readouterr().err
+
+
+def test_info_counts_the_jobs_of_each_queue(
+    server: ServerProcess, queue: Queue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    queue.enqueue_many([b"1", b"2", b"3"])
+    queue.enqueue(b"4", delay=60)
+    queue.enqueue(b"5", group="people")
+    claimed = queue.claim(2).jobs
+    queue.complete(claimed[0])
+    queue.retry(claimed[1], "boom", max_retries=0)
+    assert main(["info", "--url", server.url, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert report["fence"] == "echomq:2.4.2"
+    assert str(server.port) in report["address"]
+    counts: dict[str, Any] = report["queues"][queue.name]
+    assert counts["pending"] + counts["in_lanes"] == 2
+    assert (counts["scheduled"], counts["dead"], counts["completed"], counts["failed"]) == (1, 1, 1, 1)
+    assert counts["paused"] is False
+
+    assert main(["info", "--url", server.url]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    (line,) = [line for line in lines if line.startswith(queue.name)]
+    assert sum(map(int, line.split()[1:])) == 6  # five jobs, of which the dead one is also the failed one
+
+
+def test_info_about_named_queues_only(server: ServerProcess, queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
+    queue.enqueue(b"1")
+    assert main(["info", "other", "--url", server.url, "--json"]) == 0
+    report = json.loads(capsys.readouterr().out)
+    assert list(report["queues"]) == ["other"]
+    assert report["queues"]["other"]["pending"] == 0
+
+
+def test_info_about_an_empty_server_says_how_to_go_on(
+    server: ServerProcess, queue: Queue, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["info", "--url", server.url]) == 0
+    assert "no queues yet" in capsys.readouterr().out
+
+
+def test_a_server_that_is_away_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "--url", f"valkey://127.0.0.1:{free_port()}"]) == 1
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("echomq: ")
+    assert len(captured.err.splitlines()) == 1
+
+
+def test_a_wrong_url_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["info", "--url", "amqp://127.0.0.1"]) == 1
+    assert capsys.readouterr().err.startswith("echomq: ")
+
+
+def test_the_reader_of_a_pipe_may_leave_early(server: ServerProcess, queue: Queue) -> None:
+    queue.enqueue(b"1")
+    process = subprocess.Popen(
+        [sys.executable, "-m", "echomq_tasks", "info", "--url", server.url],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+    )
+    assert process.stdout is not None
+    process.stdout.close()
+    assert process.stderr is not None
+    errors = process.stderr.read()
+    process.stderr.close()
+    assert (process.wait(PATIENCE), errors) == (0, b"")
+
+
+@pytest.mark.slow
+def test_worker_runs_jobs_and_ends_with_0_once_what_runs_has_ended(
+    server: ServerProcess, queue: Queue, tmp_path: Path
+) -> None:
+    (tmp_path / "tasks.py").write_text(TASKS)
+    environ = {**os.environ, "PYTHONPATH": str(ROOT), "TEST_QUEUE": queue.name}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "echomq_tasks", "worker", "tasks", "--url", server.url, "-p", "2", "-t", "2"],
+        cwd=tmp_path,
+        env=environ,
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+    )
+    try:
+        for number, seconds in enumerate([0.0, 0.0, 2.0]):
+            message = {"actor_name": "write", "args": [str(tmp_path / f"out{number}"), seconds]}
+            queue.enqueue(json.dumps(message))
+        eventually(lambda: queue.counts().completed == 2, PATIENCE)
+        eventually((tmp_path / "out2").exists, PATIENCE)
+        process.send_signal(signal.SIGTERM)
+        _, errors = process.communicate(timeout=PATIENCE)
+        assert process.returncode == 0, errors.decode()
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert [(tmp_path / f"out{number}").read_text() for number in range(3)] == ["started\nended\n"] * 3
+    counts = queue.counts()
+    assert (counts.completed, counts.unfinished, counts.dead) == (3, 0, 0)
+
+
+def test_worker_says_which_module_it_cannot_import(server: ServerProcess, tmp_path: Path) -> None:
+    ended = echomq("worker", "no_such_module", "--url", server.url, "-p", "1", "-P", str(tmp_path))
+    assert ended.returncode != 0
+    assert "no_such_module" in ended.stderr
+
+
+@pytest.mark.slow
+def test_demo_kills_a_worker_and_comes_to_the_same_result() -> None:
+    ended = echomq("demo", "--limit", "120")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert "equal to a plain count" in " ".join(ended.stdout.split())

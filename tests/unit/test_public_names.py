@@ -1,0 +1,41 @@
+"""What a user may import: adding a name is a decision, losing one breaks an app."""
+
+from __future__ import annotations
+
+import importlib
+
+import pytest
+
+PUBLIC = {
+    "echomq_tasks": "Connection EchoMQError NewJob Queue __version__ actor connect",
+    "echomq_tasks.brokers.dramatiq": "Delivery EchoMQBroker EchoMQConsumer",
+    "echomq_tasks.connection": "Connection Server connect",
+    "echomq_tasks.identity": (
+        "EPOCH_MS MAX_SNOWFLAKE Mint NodeLease NodeStore brand check_id from_base62 group_id is_branded minted_at_ms "
+        "snowflake to_base62"
+    ),
+    "echomq_tasks.middleware": "Retries",
+    "echomq_tasks.queue": (
+        "Admission Claimed Complete Counts Enqueued Job JobInfo NewJob Parking Queue Release Retry Settlement State "
+        "Swept Turn Verdict check extend_all"
+    ),
+    "echomq_tasks.scripts": "Call Script Scripts load_scripts",
+}
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_the_public_names_are_these(module: str) -> None:
+    found = importlib.import_module(module)
+    assert sorted(found.__all__) == sorted(PUBLIC[module].split())
+    for name in found.__all__:
+        assert hasattr(found, name)
+
+
+@pytest.mark.parametrize("module", PUBLIC)
+def test_every_public_name_is_documented(module: str) -> None:
+    found = importlib.import_module(module)
+    assert found.__doc__
+    undocumented = [
+        name for name in found.__all__ if callable(getattr(found, name)) and not getattr(found, name).__doc__
+    ]
+    assert not undocumented
