@@ -1,17 +1,17 @@
 #!lua
 -- Admit jobs: now, after a delay or at a time; flat or in a lane. An id that has a row is a duplicate, unchanged.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: per job id, payload, mode ("now" | "in" | "at"), ms (delay for "in", unix ms for "at"), priority, group ("" = flat)
+-- ARGV: per job id, payload, mode ("now" | "in" | "at"), ms (delay for "in", unix ms for "at"), priority, group ("" = flat), its name or ""
 -- RETURNS: per job 1 enqueued, 2 scheduled, 0 duplicate with the same payload, -1 duplicate with another payload
 -- ERRORS: EMQKIND
--- WRITES: row; pending | g:<group>:pending, ring | schedule; wake
+-- WRITES: row; pending | g:<group>:pending, ring, gnames | schedule; wake
 -- COST: O(log n) a job
 -- @include _clock
 -- @include _settle
 -- @include _wake
 -- @include _lane
 -- @include _place
-local refusal = settle_kinds(1, 6)
+local refusal = settle_kinds(1, 7)
 if refusal then return refusal end
 
 local base = KEYS[1]
@@ -19,7 +19,7 @@ local verdicts, waiting = {}, 0
 -- Read when the first job for later needs them: most admissions are for now.
 local now, earliest, earlier
 
-for i = 1, #ARGV, 6 do
+for i = 1, #ARGV, 7 do
   local id, payload, mode, group = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 5]
   local row = base .. 'job:' .. id
   if redis.call('EXISTS', row) == 1 then
@@ -35,6 +35,7 @@ for i = 1, #ARGV, 6 do
     else
       fields[#fields + 1] = 'group'
       fields[#fields + 1] = group
+      if ARGV[i + 6] ~= '' then redis.call('HSET', base .. 'gnames', group, ARGV[i + 6]) end
     end
     redis.call('HSET', row, unpack(fields))
     if mode == 'now' then

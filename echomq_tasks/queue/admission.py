@@ -35,7 +35,7 @@ class _Offer:
     __slots__ = ("answer", "args", "minted")
 
     def __init__(self, args: list[bytes | str | int], minted: bool) -> None:
-        self.args = args  # id, payload, mode, ms, priority, group
+        self.args = args  # id, payload, mode, ms, priority, group, name
         self.minted = minted
         self.answer: Enqueued | None = None
 
@@ -105,9 +105,11 @@ def _offer(job: NewJob) -> _Offer:
     if isinstance(job.priority, bool) or not isinstance(job.priority, int) or abs(job.priority) > _EXACT:
         raise InvalidArgument(f"a priority is a whole number within 2**53, not {job.priority!r}")
     group = "" if job.group is None else group_id(job.group)
+    # What a derived group was called is kept for people.
+    name = "" if job.group is None or job.group == group else job.group
     payload = payload_bytes(job.payload)
     job_id = None if job.id is None else check_id(job.id, "JOB")
-    return _Offer([job_id or "", payload, mode, ms, job.priority, group], job_id is None)
+    return _Offer([job_id or "", payload, mode, ms, job.priority, group, name], job_id is None)
 
 
 def check(job: NewJob) -> None:

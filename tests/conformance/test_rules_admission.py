@@ -8,6 +8,7 @@ import pytest
 from wire.handwriting import Wire
 
 from echomq_tasks.errors import InvalidArgument, InvalidId
+from echomq_tasks.identity import group_id
 from echomq_tasks.queue import Admission, NewJob, Queue, State
 
 A, B, C = "JOB0NgWEfAEJ0A", "JOB0NgWEfAEJ0B", "JOB0NgWEfAEJ0C"
@@ -111,3 +112,8 @@ def wire_lane(queue: Queue, wire: Wire) -> str:
     queue.enqueue("p", id=A, group="lane")
     (lane,) = wire.ring()
     return lane
+
+
+def test_the_name_of_a_derived_group_is_kept_for_people_and_a_branded_id_needs_none(queue: Queue, wire: Wire) -> None:
+    queue.enqueue_many([NewJob(payload="p", group=group) for group in ("acme", "Ελλάδα", "GRP0NgWEfAEJfs")])
+    assert wire.read("gnames") == {group_id("acme"): "acme", group_id("Ελλάδα"): "Ελλάδα"}
