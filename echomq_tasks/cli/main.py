@@ -59,7 +59,10 @@ def main(argv: Sequence[str] | None = None) -> int:
         # The example has options of its own; argparse holds those before the first plain argument for unknown.
         options.arguments = others + options.arguments
     try:
-        return int(options.run(options))
+        code = int(options.run(options))
+        # Here, not at exit: a reader that has left is noticed when the text is written.
+        sys.stdout.flush()
+        return code
     except EchoMQError as error:
         print(f"echomq: {error}", file=sys.stderr)
         return 1
