@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
@@ -10,6 +9,7 @@ import redis
 
 from echomq_tasks.errors import EchoMQError, InvalidArgument, ScriptError, ServerError, ServerUnavailable
 from echomq_tasks.identity import check_id, group_id
+from echomq_tasks.queue.arguments import EXACT, payload_bytes, seconds_to_ms, whole
 from echomq_tasks.queue.model import Admission, Enqueued, NewJob
 from echomq_tasks.scripts import Call, Scripts
 
@@ -18,13 +18,6 @@ _JOBS_A_CALL = 250
 _BYTES_A_CALL = 1 << 20
 #: And one round trip so many bytes.
 _BYTES_A_TRIP = 8 << 20
-#: Scores are doubles: whole numbers up to 2**53 are exact.
-_EXACT = 2**53
-#: The longest delay and the last run-at, in seconds: a run-at past year 9999 is none that Python can show.
-_MAX_SECONDS = 250_000_000_000
-#: A payload travels as one bulk string, whose default limit on the server is 512 MB.
-_MAX_PAYLOAD = 512 << 20
-
 #: A collision is two processes on one node id in one millisecond; this many in a row is something else.
 _MAX_COLLISIONS = 1000
 
@@ -51,40 +44,6 @@ class _Offer:
         self.answer = Enqueued(str(self.args[0]), Admission.DUPLICATE)
 
 
-def seconds_to_ms(seconds: float, what: str) -> int:
-    """Whole milliseconds of a duration in seconds, rounded up so that nothing runs early.
-
-    Raises:
-      InvalidArgument: when ``seconds`` is not a number from 0 to 250,000,000,000.
-    """
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise InvalidArgument(f"{what} is a number of seconds, not {seconds!r}")
-    if not 0 <= seconds <= _MAX_SECONDS:
-        raise InvalidArgument(f"{what} is a number of seconds from 0 to {_MAX_SECONDS}, not {seconds!r}")
-    # Rounded to the microsecond first: 0.3 * 1000 is a hair above 300, which must not become 301.
-    return math.ceil(round(seconds * 1000, 3))
-
-
-def payload_bytes(payload: bytes | bytearray | memoryview | str) -> bytes:
-    """The bytes of a payload; text as UTF-8.
-
-    Raises:
-      InvalidArgument: when it is neither bytes nor text, holds lone surrogates, or is above 512 MB.
-    """
-    if isinstance(payload, str):
-        try:
-            payload = payload.encode()
-        except UnicodeEncodeError as error:
-            raise InvalidArgument(f"the payload holds a lone surrogate, which UTF-8 cannot carry: {error}") from None
-    elif isinstance(payload, (bytearray, memoryview)):
-        payload = bytes(payload)
-    elif not isinstance(payload, bytes):
-        raise InvalidArgument(f"a payload is bytes or str, not {type(payload).__name__}: encode it, as with json.dumps")
-    if len(payload) > _MAX_PAYLOAD:
-        raise InvalidArgument(f"a payload is 512 MB at most, not {len(payload)} bytes: store it and send its address")
-    return payload
-
-
 def _when(job: NewJob) -> tuple[str, int]:
     if job.at is None:
         if job.delay is None:
@@ -102,14 +61,13 @@ def _when(job: NewJob) -> tuple[str, int]:
 
 def _offer(job: NewJob) -> _Offer:
     mode, ms = _when(job)
-    if isinstance(job.priority, bool) or not isinstance(job.priority, int) or abs(job.priority) > _EXACT:
-        raise InvalidArgument(f"a priority is a whole number within 2**53, not {job.priority!r}")
+    priority = whole(job.priority, "priority", -EXACT, EXACT)
     group = "" if job.group is None else group_id(job.group)
     # What a derived group was called is kept for people.
     name = "" if job.group is None or job.group == group else job.group
     payload = payload_bytes(job.payload)
     job_id = None if job.id is None else check_id(job.id, "JOB")
-    return _Offer([job_id or "", payload, mode, ms, job.priority, group, name], job_id is None)
+    return _Offer([job_id or "", payload, mode, ms, priority, group, name], job_id is None)
 
 
 def check(job: NewJob) -> None:

@@ -216,6 +216,7 @@ class JobInfo:
       priority: its score; lower runs first.
       group: the branded id of its lane, None when flat.
       last_error: the error of its last failure, None when it has not failed.
+      progress: what it noted of its progress, None when nothing.
       due: when it runs (scheduled) or when its lease ends (active), else None.
       fields: the whole row as it is on the wire.
     """
@@ -229,6 +230,7 @@ class JobInfo:
     priority: int
     group: str | None
     last_error: str | None
+    progress: str | None
     due: datetime | None
     fields: Mapping[str, bytes] = field(repr=False)
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from typing import Any
 
 from echomq_tasks.connection import Connection, connect
-from echomq_tasks.errors import InvalidArgument, StaleToken
+from echomq_tasks.errors import InvalidArgument
 from echomq_tasks.identity import check_id, group_id
 from echomq_tasks.keyspace import check_queue, queue_key
-from echomq_tasks.queue.admission import admit, payload_bytes, seconds_to_ms
+from echomq_tasks.queue.admission import admit
+from echomq_tasks.queue.arguments import lease_ms, payload_bytes, retry_args, whole
 from echomq_tasks.queue.model import (
     Claimed,
     Complete,
@@ -28,6 +29,7 @@ from echomq_tasks.queue.model import (
     Verdict,
 )
 from echomq_tasks.queue.parking import Parking
+from echomq_tasks.queue.replies import job_info, raise_stale, text, verdicts_in_place
 from echomq_tasks.scripts import Call, Scripts
 
 #: The most jobs one claim may ask for: a claim holds the server for its whole length.
@@ -35,13 +37,6 @@ MAX_CLAIM = 1000
 #: The order of a settlement's script in a round trip.
 _SCRIPTS = ("job_complete", "job_retry", "job_release")
 _SETS = ("pending", "lanes", "schedule", "dead", "active")
-
-
-def _whole(value: int, what: str, least: int, most: int | None = None) -> int:
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
-        span = f"from {least} up" if most is None else f"from {least} to {most}"
-        raise InvalidArgument(f"{what} is a whole number {span}, not {value!r}")
-    return value
 
 
 class Queue:
@@ -156,7 +151,7 @@ class Queue:
     def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle jobs in whatever way each needs, in one round trip; one verdict for each, STALE included."""
         calls, order = self._settle_calls(settlements)
-        return _verdicts(self.scripts.batch(calls) if calls else [], order)
+        return verdicts_in_place(self.scripts.batch(calls) if calls else [], order)
 
     def turn(self, settlements: Sequence[Settlement], count: int, *, lease: float = 30.0) -> Turn:
         """Settle what is done and claim up to ``count`` more, in one round trip; 0 claims nothing."""
@@ -165,7 +160,7 @@ class Queue:
             calls.append(self._claim_call(count, lease))
         replies = self.scripts.batch(calls) if calls else []
         claimed = self._claimed(replies.pop()) if count else Claimed(())
-        return Turn(tuple(_verdicts(replies, order)), claimed)
+        return Turn(tuple(verdicts_in_place(replies, order)), claimed)
 
     def extend(self, job: Job, *, lease: float = 30.0) -> Verdict:
         """Renew the lease of one job, to ``lease`` seconds from now: OK or GONE.
@@ -174,27 +169,86 @@ class Queue:
           StaleToken: when the lease was lost.
         """
         (reply,) = self.scripts.call(*self.extend_call([job], lease))
-        return _raise_stale(job, Verdict(_text(reply)))
+        return raise_stale(job, Verdict(text(reply)))
 
     def extend_many(self, jobs: Sequence[Job], *, lease: float = 30.0) -> list[Job]:
         """Renew the leases of many jobs in one script call; answers the jobs that could not be renewed."""
         return extend_all({self: jobs}, lease=lease)
 
+    # -- one job ------------------------------------------------------------------------------------------------
+
+    def update_data(self, job_id: str, payload: bytes | str) -> Verdict:
+        """Replace a job's payload: OK or GONE. A worker that runs it already has the old one.
+
+        Raises:
+          InvalidId, InvalidArgument: before a byte is sent.
+        """
+        return self._verb("job_update", job_id, payload_bytes(payload))
+
+    def update_progress(self, job_id: str, progress: float | str) -> Verdict:
+        """Note how far a job is, as a number or a text of yours, and publish it on the queue's events: OK or GONE.
+
+        Raises:
+          InvalidId, InvalidArgument: before a byte is sent.
+        """
+        if isinstance(progress, bool) or not isinstance(progress, (int, float, str)):
+            raise InvalidArgument(f"a progress is a number or a text, not {progress!r}")
+        return self._verb("job_progress", job_id, payload_bytes(str(progress)))
+
+    def add_log(self, job_id: str, line: str, *, keep: int | None = None) -> int | None:
+        """Add a line to a job's log; answers how many lines there are, None when the job is gone.
+
+        Parameters:
+          job_id: the job.
+          line: the text.
+          keep: keep only so many last lines; all by default.
+
+        Raises:
+          InvalidId, InvalidArgument: before a byte is sent.
+        """
+        kept = 0 if keep is None else whole(keep, "keep", 1)
+        args = (check_id(job_id, "JOB"), payload_bytes(line), kept)
+        lines = int(self.scripts.call("job_log", self._base, args, repeat=False))
+        return None if lines < 0 else lines
+
+    def logs(self, job_id: str, *, count: int = 1000) -> list[str]:
+        """The last lines of a job's log, oldest first."""
+        args = (check_id(job_id, "JOB"), whole(count, "count", 1))
+        return [line.decode(errors="replace") for line in self.scripts.call("job_logs", self._base, args)]
+
+    def remove(self, job_id: str) -> Verdict:
+        """Remove a job that waits, is scheduled or dead, with all that is kept of it: OK or GONE.
+
+        Raises:
+          Held: when a worker holds it.
+          InvalidId: when ``job_id`` is not a JOB id.
+        """
+        return self._verb("job_remove", job_id)
+
+    def reprocess(self, job_id: str) -> Verdict:
+        """Let a dead job run again, with all of its retries: OK or GONE.
+
+        Raises:
+          WrongState: when it is not dead.
+          InvalidId: when ``job_id`` is not a JOB id.
+        """
+        return self._verb("job_reprocess", job_id)
+
     # -- upkeep -------------------------------------------------------------------------------------------------
 
     def promote(self, limit: int = 100) -> int:
         """Bring due scheduled jobs back to where they wait; answers how many. Claims do this by themselves."""
-        return int(self.scripts.call("job_promote", self._base, (_whole(limit, "limit", 1),)))
+        return int(self.scripts.call("job_promote", self._base, (whole(limit, "limit", 1),)))
 
     def reap(self, limit: int = 100) -> int:
         """Bring jobs whose lease ran out back to where they wait; answers how many."""
-        return int(self.scripts.call("job_reap", self._base, (_whole(limit, "limit", 1),)))
+        return int(self.scripts.call("job_reap", self._base, (whole(limit, "limit", 1),)))
 
     def sweep_stalled(self, *, max_stalled: int = 3, limit: int = 100) -> Swept:
         """As :meth:`reap`, and count it: a job whose worker died ``max_stalled`` times with it goes to dead."""
-        args = (_whole(limit, "limit", 1), _whole(max_stalled, "max_stalled", 1))
+        args = (whole(limit, "limit", 1), whole(max_stalled, "max_stalled", 1))
         recovered, dead = self.scripts.call("job_sweep", self._base, args)
-        return Swept(tuple(_text(id) for id in recovered), tuple(_text(id) for id in dead))
+        return Swept(tuple(text(id) for id in recovered), tuple(text(id) for id in dead))
 
     def drain(self, *sets: str) -> int:
         """Drop jobs and their rows; answers how many. Bounded steps, so a large queue takes several round trips.
@@ -225,7 +279,7 @@ class Queue:
         Raises:
           InvalidId: when ``job_id`` is not a JOB id.
         """
-        return State(_text(self.scripts.call("job_state", self._base, (check_id(job_id, "JOB"),))))
+        return State(text(self.scripts.call("job_state", self._base, (check_id(job_id, "JOB"),))))
 
     def get(self, job_id: str) -> JobInfo | None:
         """A job's row and place; None when it has no row.
@@ -239,7 +293,7 @@ class Queue:
         """The rows of many jobs in one round trip, in order."""
         ids = [check_id(job_id, "JOB") for job_id in job_ids]
         rows = self.scripts.call("job_get", self._base, ids) if ids else []
-        return [_info(job_id, row) for job_id, row in zip(ids, rows, strict=True)]
+        return [job_info(job_id, row) for job_id, row in zip(ids, rows, strict=True)]
 
     def browse(
         self, state: State = State.PENDING, *, count: int = 50, before: str | None = None, group: str | None = None
@@ -264,8 +318,8 @@ class Queue:
                 raise InvalidArgument("a lane holds pending jobs only: leave group= out, or browse PENDING")
             name = f"g:{group_id(group)}:pending"
         cursor = "" if before is None else check_id(before, "JOB")
-        ids = self.scripts.call("queue_browse", self._base, (name, _whole(count, "count", 1, 10_000), cursor))
-        return [_text(id) for id in ids]
+        ids = self.scripts.call("queue_browse", self._base, (name, whole(count, "count", 1, 10_000), cursor))
+        return [text(id) for id in ids]
 
     def counts(self) -> Counts:
         """Count the jobs of each state at one instant."""
@@ -280,20 +334,23 @@ class Queue:
 
     # -- the wire -----------------------------------------------------------------------------------------------
 
+    def _verb(self, script: str, job_id: str, *args: bytes) -> Verdict:
+        return Verdict(text(self.scripts.call(script, self._base, (check_id(job_id, "JOB"), *args))))
+
     def _claim_call(self, count: int, lease: float) -> Call:
-        ms = _lease_ms(lease)
+        ms = lease_ms(lease)
         form = "field" if self.connection.server.hash_field_ttl else "key"
-        return Call("job_claim", self._base, (_whole(count, "count", 1, MAX_CLAIM), ms, form))
+        return Call("job_claim", self._base, (whole(count, "count", 1, MAX_CLAIM), ms, form))
 
     def _claimed(self, reply: list[Any]) -> Claimed:
         jobs = tuple(
-            Job(_text(id), payload, token, _text(group) if group else None, failures, stalled)
+            Job(text(id), payload, token, text(group) if group else None, failures, stalled)
             for id, payload, token, group, failures, stalled in reply[1:]
         )
         return Claimed(jobs, None if reply[0] < 0 else reply[0] / 1000)
 
     def _settle_one(self, settlement: Settlement) -> Verdict:
-        return _raise_stale(settlement.job, self.settle([settlement])[0])
+        return raise_stale(settlement.job, self.settle([settlement])[0])
 
     def _settle_calls(self, settlements: Sequence[Settlement]) -> tuple[list[Call], list[list[int]]]:
         """The script calls of a batch, and for each the places in ``settlements`` that its replies answer."""
@@ -306,7 +363,7 @@ class Queue:
             if isinstance(settlement, Complete):
                 name, rest = "job_complete", (payload_bytes(settlement.result),)
             elif isinstance(settlement, Retry):
-                name, rest = "job_retry", _retry_args(settlement)
+                name, rest = "job_retry", retry_args(settlement)
             else:
                 name = "job_release"
             args.setdefault(name, []).extend((job.id, job.token, *rest))
@@ -317,7 +374,7 @@ class Queue:
     def extend_call(self, jobs: Sequence[Job], lease: float) -> Call:
         """The script call that renews ``jobs``, for callers that send several in one round trip."""
         form = "field" if self.connection.server.hash_field_ttl else "key"
-        args: list[bytes | str | int] = [_lease_ms(lease), form]
+        args: list[bytes | str | int] = [lease_ms(lease), form]
         for job in jobs:
             args += (check_id(job.id, "JOB"), job.token)
         return Call("job_extend", self._base, args)
@@ -338,63 +395,3 @@ def extend_all(held: Mapping[Queue, Sequence[Job]], *, lease: float = 30.0) -> l
         for job, word in zip(held[queue], reply, strict=True)
         if word != b"ok"
     ]
-
-
-def _lease_ms(lease: float) -> int:
-    return _whole(seconds_to_ms(lease, "lease"), "lease in milliseconds", 1)
-
-
-def _retry_args(retry: Retry) -> tuple[bytes | str | int, ...]:
-    delay = seconds_to_ms(retry.delay, "delay")
-    limit = -1 if retry.max_retries is None else _whole(retry.max_retries, "max_retries", 0)
-    error = retry.error.encode(errors="backslashreplace")
-    if retry.payload is None:
-        return delay, limit, error, 1, b""
-    return delay, limit, error, 0, payload_bytes(retry.payload)
-
-
-def _verdicts(replies: list[Any], order: list[list[int]]) -> list[Verdict]:
-    verdicts = [Verdict.GONE] * sum(len(places) for places in order)
-    for reply, places in zip(replies, order, strict=True):
-        for place, word in zip(places, reply, strict=True):
-            verdicts[place] = Verdict(_text(word))
-    return verdicts
-
-
-def _raise_stale(job: Job, verdict: Verdict) -> Verdict:
-    if verdict is Verdict.STALE:
-        raise StaleToken(f"{job.id}: the lease of token {job.token} was lost; this settlement changed nothing")
-    return verdict
-
-
-def _text(value: bytes | str) -> str:
-    return value.decode() if isinstance(value, bytes) else value
-
-
-def _instant(seconds: float) -> datetime:
-    try:
-        return datetime.fromtimestamp(seconds, tz=UTC)
-    except (ValueError, OverflowError):
-        # Another runtime may schedule past year 9999, which Python cannot name; its row must still be readable.
-        return datetime.max.replace(tzinfo=UTC)
-
-
-def _info(job_id: str, row: list[bytes]) -> JobInfo | None:
-    if not row:
-        return None
-    fields = {_text(name): value for name, value in zip(row[2::2], row[3::2], strict=True)}
-    error = fields.get("last_error")
-    group = fields.get("group")
-    return JobInfo(
-        id=job_id,
-        state=State(_text(row[0])),
-        payload=fields.get("payload", b""),
-        attempts=int(fields.get("attempts", 0)),
-        failures=int(fields.get("failures", 0)),
-        stalled=int(fields.get("stalled", 0)),
-        priority=int(float(fields.get("priority", 0))),
-        group=None if group is None else _text(group),
-        last_error=None if error is None else error.decode(errors="replace"),
-        due=_instant(float(row[1]) / 1000) if row[1] else None,
-        fields=fields,
-    )

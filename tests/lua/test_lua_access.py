@@ -14,7 +14,7 @@ from echomq_tasks.connection import Connection, connect
 from echomq_tasks.scripts.loader import load_scripts
 
 PASSWORD = "only-this-queue"
-RIGHTS = ["-@all", "+@read", "+@write", "+@scripting", "+time", "-@dangerous"]
+RIGHTS = ["-@all", "+@read", "+@write", "+@scripting", "+time", "+publish", "-@dangerous"]
 
 
 @pytest.fixture(scope="module")
@@ -34,7 +34,13 @@ def admin(private: ServerProcess) -> Iterator[Connection]:
 def limited(server: ServerProcess, key: str) -> redis.Redis:
     """A client that may touch what begins with ``key`` and run scripts."""
     server.client().acl_setuser(
-        "limited", enabled=True, reset=True, passwords=["+" + PASSWORD], keys=[key + "*"], commands=RIGHTS
+        "limited",
+        enabled=True,
+        reset=True,
+        passwords=["+" + PASSWORD],
+        keys=[key + "*"],
+        channels=[key + "*"],
+        commands=RIGHTS,
     )
     return redis.Redis(port=server.port, username="limited", password=PASSWORD)
 
