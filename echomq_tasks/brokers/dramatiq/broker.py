@@ -257,6 +257,8 @@ class EchoMQBroker(Broker):
         # The intent stands before any hook runs: a hook that fails must not turn the retry into an acknowledgement.
         intent = delivery.intent = RetryIntent(max(delay or 0, 0) / 1000)
         message: Message[Any] = delivery.copy()
+        # Twice, so that the retry is counted also when a hook fails, and what a hook adds is kept when none does.
+        intent.payload = message.encode()
         self.emit_before("enqueue", message, delay)
         intent.payload = message.encode()
         object.__setattr__(message, "job_id", delivery.job_id)
