@@ -10,6 +10,7 @@ import dramatiq
 from dramatiq import Actor, Broker
 
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
+from echomq_tasks.identity import group_id
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -93,6 +94,9 @@ def actor(
             nearest = difflib.get_close_matches(name, target.actor_options, n=1)
             hint = f"did you mean {nearest[0]!r}?" if nearest else "add the middleware that declares it to the broker."
             raise ValueError(f"The actor option {name!r} is undefined: {hint}")
+    group = options.get("group")
+    if group is not None and not callable(group):
+        group_id(group)
     if isinstance(priority, bool) or not isinstance(priority, int):
         raise ValueError(f"A priority is a whole number, not {priority!r}; lower runs first.")
 

@@ -27,7 +27,7 @@ QUEUE_KEYS: Final = frozenset(
     }
 )  # fmt: skip
 #: The keys a job has beside its row.
-JOB_KEYS: Final = frozenset({"logs", "lock", "dependencies", "processed", "failed", "unsuccessful", "result"})
+JOB_KEYS: Final = frozenset({"logs", "lock", "dependencies", "processed", "failed", "unsuccessful"})
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _DEDUP = re.compile(r"[A-Za-z0-9._-]{1,255}")

@@ -6,9 +6,11 @@ end
 
 -- One child less to wait for; the last one makes the parent runnable.
 local function flow_satisfy(base, parent)
-  if redis.call('DECR', base .. 'job:' .. parent .. ':dependencies') > 0 then return end
+  local key = base .. 'job:' .. parent .. ':dependencies'
+  -- Without its count a parent is held: run early it would miss results.
+  if redis.call('EXISTS', key) == 0 or redis.call('DECR', key) > 0 then return end
   local row = base .. 'job:' .. parent
-  local fields = redis.call('HMGET', row, 'state', 'group', 'priority')
+  local fields = row_read(row, 'state', 'group', 'priority')
   if fields[1] ~= 'awaiting_children' then return end
   redis.call('HSET', row, 'state', 'pending')
   place_waiting(base, parent, fields[2], fields[3])
@@ -38,7 +40,7 @@ local function flow_died(base, child, parent, parent_queue, policy, reason)
       return
     end
     local row = base .. 'job:' .. parent
-    local fields = redis.call('HMGET', row, 'state', 'parent', 'parent_queue', 'parent_policy')
+    local fields = row_read(row, 'state', 'parent', 'parent_queue', 'parent_policy')
     if not fields[1] then return end
     if policy == 'id' then
       if redis.call('HSETNX', row .. ':unsuccessful', child, reason) == 1 then flow_satisfy(base, parent) end

@@ -7,7 +7,7 @@ end
 local function lane_headroom(base, group)
   local limit = tonumber(redis.call('HGET', base .. 'glimit', group))
   if not limit then return math.huge end
-  return limit - tonumber(redis.call('HGET', base .. 'gactive', group) or 0)
+  return limit - row_count(redis.call('HGET', base .. 'gactive', group))
 end
 
 -- Make a lane serviceable: the one rule for when a lane joins the ring. Answers whether it joined.
@@ -22,7 +22,10 @@ end
 
 -- One job of the group stopped running: count it down, drop the count at 0, and look whether the lane can be served.
 local function lane_release(base, group)
-  if redis.call('HINCRBY', base .. 'gactive', group, -1) <= 0 then
+  local running = row_count(redis.call('HGET', base .. 'gactive', group)) - 1
+  if running > 0 then
+    redis.call('HSET', base .. 'gactive', group, running)
+  else
     redis.call('HDEL', base .. 'gactive', group)
   end
   if lane_serviceable(base, group) then wake(base, 1) end

@@ -1,12 +1,12 @@
 -- The held-by-a-worker marker, alive for two leases: a hash-field TTL where the server has them, else a key.
 
--- Mark a row as claimed under `token`.
+-- Mark a row as claimed under `token`, which is the number of its claims.
 local function lock_claim(row, token, lease, as_field)
   if as_field then
-    redis.call('HSET', row, 'state', 'active', 'lock', token)
+    redis.call('HSET', row, 'state', 'active', 'attempts', token, 'lock', token)
     redis.call('HPEXPIRE', row, lease * 2, 'FIELDS', 1, 'lock')
   else
-    redis.call('HSET', row, 'state', 'active')
+    redis.call('HSET', row, 'state', 'active', 'attempts', token)
     redis.call('SET', row .. ':lock', token, 'PX', lease * 2)
   end
 end

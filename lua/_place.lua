@@ -2,7 +2,8 @@
 
 -- Put a job where it waits: its lane when it has a group, else pending; its priority is its score.
 local function place_waiting(base, id, group, priority)
-  local score = priority or '0'
+  -- Whatever is no number would stop the script at ZADD, with the job in no set.
+  local score = row_count(priority)
   if group then
     redis.call('ZADD', lane_key(base, group), score, id)
     lane_serviceable(base, group)
@@ -33,7 +34,7 @@ local function place_withdraw(base, id, state, group)
   redis.call('ZREM', base .. 'dead', id)
 end
 
--- Move expired active jobs back: answers up to `limit` ids whose lease is over, each with its lane released.
+-- Up to `limit` ids of active jobs whose lease is over.
 local function place_expired(base, now, limit)
   return redis.call('ZRANGEBYSCORE', base .. 'active', '-inf', now, 'LIMIT', 0, limit)
 end
@@ -41,7 +42,7 @@ end
 -- Return an active job to where it waits; false when its row is gone.
 local function place_back(base, id)
   local row = base .. 'job:' .. id
-  local fields = redis.call('HMGET', row, 'state', 'group', 'priority')
+  local fields = row_read(row, 'state', 'group', 'priority')
   redis.call('ZREM', base .. 'active', id)
   if not fields[1] then return false end
   place_unlock(row)

@@ -4,7 +4,7 @@ local function promote_due(base, now, limit)
   local promoted = 0
   for _, id in ipairs(due) do
     local row = base .. 'job:' .. id
-    local fields = redis.call('HMGET', row, 'state', 'group', 'priority')
+    local fields = row_read(row, 'state', 'group', 'priority')
     redis.call('ZREM', base .. 'schedule', id)
     -- An id whose row was deleted by hand must not come back as an empty job.
     if fields[1] then

@@ -1,6 +1,6 @@
 -- Which set or lane holds a job; the sets are the truth, the row's own state only names what is in no set.
 local function state_of(base, id)
-  local fields = redis.call('HMGET', base .. 'job:' .. id, 'state', 'group')
+  local fields = row_read(base .. 'job:' .. id, 'state', 'group')
   if redis.call('ZSCORE', base .. 'active', id) then return 'active' end
   if redis.call('ZSCORE', base .. 'pending', id) then return 'pending' end
   if fields[2] and redis.call('ZSCORE', base .. 'g:' .. fields[2] .. ':pending', id) then return 'pending' end

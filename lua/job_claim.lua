@@ -6,6 +6,7 @@
 -- ERRORS: none
 -- WRITES: schedule (due jobs are promoted first), pending, g:*:pending, ring, gactive, row, active, limiter, wake, meta.turn
 -- COST: O(n log m)
+-- @include _row
 -- @include _clock
 -- @include _wake
 -- @include _lane
@@ -41,7 +42,7 @@ end
 local room = n
 local max, concurrency = tonumber(meta[2]), tonumber(meta[3])
 if max then
-  local left = max - tonumber(redis.call('GET', base .. 'limiter') or 0)
+  local left = max - row_count(redis.call('GET', base .. 'limiter'))
   if left < room then room = left end
   if left <= 0 then
     local window = redis.call('PTTL', base .. 'limiter')
@@ -54,14 +55,14 @@ local claimed, leases = {}, {}
 
 local function claim(id, group)
   local row = base .. 'job:' .. id
-  local fields = redis.call('HMGET', row, 'payload', 'failures', 'stalled', 'state')
+  local fields = row_read(row, 'payload', 'failures', 'stalled', 'state', 'attempts')
   -- An id without a row was deleted by hand; it is dropped here instead of running as an empty job.
   if not fields[4] then return false end
-  local token = redis.call('HINCRBY', row, 'attempts', 1)
+  local token = row_count(fields[5]) + 1
   lock_claim(row, token, lease, as_field)
   leases[#leases + 1] = now + lease
   leases[#leases + 1] = id
-  claimed[#claimed + 1] = {id, fields[1] or '', token, group or '', tonumber(fields[2] or 0), tonumber(fields[3] or 0)}
+  claimed[#claimed + 1] = {id, fields[1] or '', token, group or '', row_count(fields[2]), row_count(fields[3])}
   return true
 end
 
@@ -75,7 +76,7 @@ end
 local function claim_ring(count)
   local group = redis.call('LMOVE', base .. 'ring', base .. 'ring', 'LEFT', 'RIGHT')
   if not group then return false end
-  local weight = tonumber(redis.call('HGET', base .. 'gweight', group) or 1)
+  local weight = tonumber(redis.call('HGET', base .. 'gweight', group)) or 1
   local share = math.min(count, math.max(weight, 1), lane_headroom(base, group))
   if share > 0 then
     local popped = redis.call('ZPOPMIN', lane_key(base, group), share)
@@ -83,7 +84,9 @@ local function claim_ring(count)
     for i = 1, #popped, 2 do
       if claim(popped[i], group) then taken = taken + 1 end
     end
-    if taken > 0 then redis.call('HINCRBY', base .. 'gactive', group, taken) end
+    if taken > 0 then
+      redis.call('HSET', base .. 'gactive', group, row_count(redis.call('HGET', base .. 'gactive', group)) + taken)
+    end
   end
   -- The rotation left this lane at the tail, so that is where it is taken off.
   if redis.call('EXISTS', lane_key(base, group)) == 0 or lane_headroom(base, group) <= 0 then
@@ -121,7 +124,7 @@ for i = 1, #leases, 2000 do
   redis.call('ZADD', base .. 'active', unpack(leases, i, math.min(i + 1999, #leases)))
 end
 if max and #claimed > 0 then
-  redis.call('INCRBY', base .. 'limiter', #claimed)
+  redis.call('SET', base .. 'limiter', row_count(redis.call('GET', base .. 'limiter')) + #claimed, 'KEEPTTL')
   if redis.call('PTTL', base .. 'limiter') < 0 then
     redis.call('PEXPIRE', base .. 'limiter', duration)
   end

@@ -6,6 +6,7 @@
 -- ERRORS: EMQKIND
 -- WRITES: active, gactive, ring, wake, row and its side keys, metrics:completed; flow: the parent's keys or flow:outbox
 -- COST: O(log n) a job
+-- @include _row
 -- @include _settle
 -- @include _wake
 -- @include _lane
@@ -18,13 +19,13 @@ local base = KEYS[1]
 local verdicts, completed = {}, 0
 for i = 1, #ARGV, 3 do
   local id, row = ARGV[i], base .. 'job:' .. ARGV[i]
-  local fields = redis.call('HMGET', row, 'attempts', 'state', 'group', 'parent', 'parent_queue')
+  local fields = row_read(row, 'attempts', 'state', 'group', 'parent', 'parent_queue')
   local verdict = settle_verdict(fields[1], ARGV[i + 1])
   if not verdict then
     verdict = 'ok'
     completed = completed + 1
     place_withdraw(base, id, fields[2], fields[3])
-    redis.call('DEL', row, row .. ':lock', row .. ':dependencies', row .. ':processed', row .. ':failed', row .. ':unsuccessful')
+    redis.call('DEL', row, row .. ':lock', row .. ':logs', row .. ':dependencies', row .. ':processed', row .. ':failed', row .. ':unsuccessful')
     if fields[4] then flow_completed(base, id, fields[4], fields[5], ARGV[i + 2]) end
   end
   verdicts[#verdicts + 1] = verdict

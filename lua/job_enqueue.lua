@@ -6,6 +6,7 @@
 -- ERRORS: EMQKIND
 -- WRITES: row; pending | g:<group>:pending, ring, gnames | schedule; wake
 -- COST: O(log n) a job
+-- @include _row
 -- @include _clock
 -- @include _settle
 -- @include _wake
@@ -23,7 +24,7 @@ for i = 1, #ARGV, 7 do
   local id, payload, mode, group = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 5]
   local row = base .. 'job:' .. id
   if redis.call('EXISTS', row) == 1 then
-    verdicts[#verdicts + 1] = redis.call('HGET', row, 'payload') == payload and 0 or -1
+    verdicts[#verdicts + 1] = row_read(row, 'payload')[1] == payload and 0 or -1
   else
     local fields = {'state', mode == 'now' and 'pending' or 'scheduled', 'attempts', '0', 'payload', payload}
     if ARGV[i + 4] ~= '0' then

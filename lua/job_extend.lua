@@ -6,6 +6,7 @@
 -- ERRORS: EMQKIND
 -- WRITES: active, row.lock | row:lock
 -- COST: O(log n) a job
+-- @include _row
 -- @include _clock
 -- @include _settle
 -- @include _lock
@@ -17,7 +18,7 @@ local deadline = clock_ms() + lease
 local verdicts = {}
 for i = 3, #ARGV, 2 do
   local id, row = ARGV[i], base .. 'job:' .. ARGV[i]
-  local fields = redis.call('HMGET', row, 'attempts', 'state')
+  local fields = row_read(row, 'attempts', 'state')
   local verdict = settle_verdict(fields[1], ARGV[i + 1])
   if not verdict then
     if fields[2] == 'active' then

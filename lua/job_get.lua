@@ -6,6 +6,7 @@
 -- ERRORS: EMQKIND
 -- WRITES: nothing
 -- COST: O(log n) a job
+-- @include _row
 -- @include _settle
 -- @include _state
 local refusal = settle_kinds(1, 1)
@@ -13,8 +14,8 @@ if refusal then return refusal end
 
 local base, rows = KEYS[1], {}
 for i, id in ipairs(ARGV) do
-  local row = redis.call('HGETALL', base .. 'job:' .. id)
-  if #row == 0 then
+  local row = redis.pcall('HGETALL', base .. 'job:' .. id)
+  if row.err or #row == 0 then
     rows[i] = {}
   else
     local state = state_of(base, id)

@@ -13,6 +13,7 @@ if refusal then return refusal end
 local base = KEYS[1]
 local row = base .. 'job:' .. ARGV[1]
 if redis.call('EXISTS', row) == 0 then return 'gone' end
-redis.call('HSET', row, 'progress', ARGV[2])
+-- First, because it is what a user without rights on the channel is refused.
 redis.call('PUBLISH', base .. 'events', cjson.encode({event = 'progress', job = ARGV[1], progress = ARGV[2]}))
+redis.call('HSET', row, 'progress', ARGV[2])
 return 'ok'

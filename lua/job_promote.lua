@@ -6,6 +6,7 @@
 -- ERRORS: none
 -- WRITES: schedule, row.state, pending | g:<group>:pending, ring, wake
 -- COST: O(log n) a job
+-- @include _row
 -- @include _clock
 -- @include _wake
 -- @include _lane

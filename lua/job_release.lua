@@ -6,6 +6,7 @@
 -- ERRORS: EMQKIND
 -- WRITES: active, gactive, row.state, pending | g:<group>:pending, ring, wake
 -- COST: O(log n) a job
+-- @include _row
 -- @include _settle
 -- @include _wake
 -- @include _lane
@@ -17,7 +18,7 @@ local base = KEYS[1]
 local verdicts, released = {}, 0
 for i = 1, #ARGV, 2 do
   local id = ARGV[i]
-  local fields = redis.call('HMGET', base .. 'job:' .. id, 'attempts', 'state')
+  local fields = row_read(base .. 'job:' .. id, 'attempts', 'state')
   local verdict = settle_verdict(fields[1], ARGV[i + 1])
   if not verdict then
     verdict = 'ok'

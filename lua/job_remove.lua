@@ -6,6 +6,7 @@
 -- ERRORS: EMQKIND, EMQLOCK
 -- WRITES: pending | g:<group>:pending, ring | schedule | dead | active, gactive; row and its side keys; de:<dedup id>
 -- COST: O(log n)
+-- @include _row
 -- @include _settle
 -- @include _wake
 -- @include _lane
@@ -15,7 +16,7 @@ if refusal then return refusal end
 
 local base, id = KEYS[1], ARGV[1]
 local row = base .. 'job:' .. id
-local fields = redis.call('HMGET', row, 'state', 'group', 'lock', 'dedup')
+local fields = row_read(row, 'state', 'group', 'lock', 'dedup')
 if fields[3] or redis.call('EXISTS', row .. ':lock') == 1 then
   return redis.error_reply('EMQLOCK ' .. id .. ' is held by a worker')
 end
@@ -26,4 +27,6 @@ if fields[4] and redis.call('GET', base .. 'de:' .. fields[4]) == id then
   redis.call('DEL', base .. 'de:' .. fields[4])
 end
 redis.call('DEL', row, row .. ':logs', row .. ':dependencies', row .. ':processed', row .. ':failed', row .. ':unsuccessful')
+-- An expired active job made room under the queue's concurrency ceiling.
+if redis.call('HEXISTS', base .. 'meta', 'concurrency') == 1 then wake(base, 1) end
 return 'ok'

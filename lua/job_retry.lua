@@ -6,6 +6,7 @@
 -- ERRORS: EMQKIND
 -- WRITES: active, gactive, ring, wake, row (state, failures, last_error, settled, payload); schedule | dead, metrics:failed, flow keys
 -- COST: O(log n) a job
+-- @include _row
 -- @include _clock
 -- @include _settle
 -- @include _wake
@@ -21,7 +22,7 @@ local now = clock_ms()
 local verdicts, freed = {}, 0
 for i = 1, #ARGV, 7 do
   local id, row = ARGV[i], base .. 'job:' .. ARGV[i]
-  local fields = redis.call('HMGET', row, 'attempts', 'state', 'group', 'settled')
+  local fields = row_read(row, 'attempts', 'state', 'group', 'settled', 'failures')
   local verdict = settle_verdict(fields[1], ARGV[i + 1])
   if not verdict and fields[4] == ARGV[i + 1] then
     -- The same call again after a lost reply: the first one was done, so nothing is counted twice.
@@ -32,8 +33,10 @@ for i = 1, #ARGV, 7 do
     place_unlock(row)
     freed = freed + 1
     if ARGV[i + 5] == '0' then redis.call('HSET', row, 'payload', ARGV[i + 6]) end
-    redis.call('HSET', row, 'settled', ARGV[i + 1])
-    local failures = redis.call('HINCRBY', row, 'failures', 1)
+    local failures = row_count(fields[5]) + 1
+    redis.call('HSET', row, 'settled', ARGV[i + 1], 'failures', failures)
+    -- Its worker lived to tell: what counts towards max_stalled are deaths in a row.
+    redis.call('HDEL', row, 'stalled')
     if max_retries < 0 or failures <= max_retries then
       verdict = 'scheduled'
       local run_at = now + tonumber(ARGV[i + 2])

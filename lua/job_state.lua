@@ -6,6 +6,7 @@
 -- ERRORS: EMQKIND
 -- WRITES: nothing
 -- COST: O(log n)
+-- @include _row
 -- @include _settle
 -- @include _state
 local refusal = settle_kinds(1, 1)

@@ -6,6 +6,7 @@
 -- ERRORS: none
 -- WRITES: as job_reap, and row.stalled; dead, row.last_error, metrics:failed, flow keys
 -- COST: O(log n) a job
+-- @include _row
 -- @include _clock
 -- @include _wake
 -- @include _lane
@@ -16,18 +17,21 @@ local base, max_stalled = KEYS[1], tonumber(ARGV[2])
 local recovered, buried = {}, {}
 for _, id in ipairs(place_expired(base, clock_ms(), tonumber(ARGV[1]))) do
   local row = base .. 'job:' .. id
-  local fields = redis.call('HMGET', row, 'state', 'group')
+  local fields = row_read(row, 'state', 'group', 'stalled')
   if not fields[1] then
     redis.call('ZREM', base .. 'active', id)
-  elseif redis.call('HINCRBY', row, 'stalled', 1) >= max_stalled then
+  elseif row_count(fields[3]) + 1 >= max_stalled then
+    redis.call('HSET', row, 'stalled', row_count(fields[3]) + 1)
     place_withdraw(base, id, fields[1], fields[2])
     place_unlock(row)
     dead_bury(base, id, 'stalled')
     buried[#buried + 1] = id
   else
+    redis.call('HSET', row, 'stalled', row_count(fields[3]) + 1)
     place_back(base, id)
     recovered[#recovered + 1] = id
   end
 end
-wake(base, #recovered)
+-- A buried job makes room too, under the queue's concurrency ceiling.
+wake(base, #recovered + #buried)
 return {recovered, buried}

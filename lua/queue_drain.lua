@@ -6,6 +6,7 @@
 -- ERRORS: none
 -- WRITES: the named sets, rows and their side keys, ring, gactive, wake
 -- COST: O(log n) a job
+-- @include _row
 -- @include _groups
 -- @include _wake
 -- @include _lane
@@ -38,4 +39,6 @@ for i = 2, #ARGV do
     drop(base .. ARGV[i])
   end
 end
+-- Dropped active jobs make room under the queue's concurrency ceiling.
+if dropped > 0 and redis.call('HEXISTS', base .. 'meta', 'concurrency') == 1 then wake(base, dropped) end
 return dropped

@@ -25,9 +25,8 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from echomq_tasks.config import Config
-from echomq_tasks.connection import embedded
 from echomq_tasks.connection.fence import FENCE_KEY, WIRE_VERSION, Fence, Server, judge
-from echomq_tasks.errors import ConfigError, EchoMQError, ServerUnavailable
+from echomq_tasks.errors import ConfigError, EchoMQError, EmbeddedUnavailable, ServerUnavailable
 
 
 def connect(url: str | None = None, **options: Any) -> Connection:
@@ -126,9 +125,14 @@ class Connection:
             found = self._companions.setdefault(kind, kind(self))
         return cast(C, found)
 
+    def forget_idle(self) -> None:
+        """Close the client's idle connections, so that its next command opens one, to where the address leads now."""
+        if not isinstance(self.client, RedisCluster):
+            self.client.connection_pool.disconnect(inuse_connections=False)
+
     def close(self) -> None:
         """Close every pooled connection and companion. Connections from :meth:`fresh` stay their owners'."""
-        for companion in self._companions.values():
+        for companion in list(self._companions.values()):
             companion.close()
         self.client.close()
         if self._sentinel is not None:
@@ -167,6 +171,13 @@ class Connection:
                 )
                 return redis.Redis.from_pool(pool)
             case "embedded":
+                # Here, because it needs what only POSIX has; every other kind of server works without.
+                try:
+                    from echomq_tasks.connection import embedded
+                except ImportError as error:
+                    raise EmbeddedUnavailable(
+                        f"there is no embedded server on this platform ({error}): set EMQ_URL to a Valkey server"
+                    ) from error
                 pool = embedded.pool(self.config, db=self.config.db, retry=_never(), **options)
                 return redis.Redis.from_pool(pool)
             case _:

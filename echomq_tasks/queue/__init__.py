@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from echomq_tasks.queue.admission import check
+from echomq_tasks.queue.admission import check_job
 from echomq_tasks.queue.model import (
     Admission,
     Claimed,
@@ -13,6 +13,7 @@ from echomq_tasks.queue.model import (
     JobInfo,
     NewJob,
     Release,
+    Renewal,
     Retry,
     Settlement,
     State,
@@ -35,12 +36,13 @@ __all__ = [
     "Parking",
     "Queue",
     "Release",
+    "Renewal",
     "Retry",
     "Settlement",
     "State",
     "Swept",
     "Turn",
     "Verdict",
-    "check",
+    "check_job",
     "extend_all",
 ]

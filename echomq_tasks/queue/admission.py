@@ -70,7 +70,7 @@ def _offer(job: NewJob) -> _Offer:
     return _Offer([job_id or "", payload, mode, ms, priority, group, name], job_id is None)
 
 
-def check(job: NewJob) -> None:
+def check_job(job: NewJob) -> None:
     """Check a job as its admission would, without sending it.
 
     Raises:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
+from echomq_tasks.errors import EchoMQError
 from echomq_tasks.identity import minted_at_ms
 
 
@@ -157,6 +158,21 @@ class Turn:
 
     verdicts: tuple[Verdict, ...]
     claimed: Claimed
+
+
+@dataclass(frozen=True, slots=True)
+class Renewal:
+    """The answer to a renewal of leases.
+
+    Attributes:
+      lost: jobs that another claim has, or that are gone.
+      unknown: jobs of queues whose renewal failed.
+      error: the first failure, None when there was none.
+    """
+
+    lost: tuple[Job, ...]
+    unknown: tuple[Job, ...]
+    error: EchoMQError | None
 
 
 @dataclass(frozen=True, slots=True)

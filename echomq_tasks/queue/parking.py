@@ -10,7 +10,7 @@ import redis
 from redis.exceptions import ResponseError
 
 from echomq_tasks.connection import Connection
-from echomq_tasks.errors import ServerError, ServerUnavailable
+from echomq_tasks.errors import EchoMQError, ServerUnavailable
 from echomq_tasks.forks import after_fork
 from echomq_tasks.keyspace import queue_key
 
@@ -87,7 +87,7 @@ class Parking:
             self._unblock()
             if self._answer() is not None:
                 self.pass_on()
-        except (redis.RedisError, ServerError, OSError):
+        except (redis.RedisError, EchoMQError, OSError):
             # Not allowed here, or the connection broke: closing it takes the BLPOP back too.
             self.close()
         except BaseException:
@@ -107,7 +107,7 @@ class Parking:
 
     def pass_on(self) -> None:
         """Give a token back for another worker to take."""
-        with contextlib.suppress(redis.RedisError, OSError):
+        with contextlib.suppress(redis.RedisError, redis.RedisClusterException, EchoMQError, OSError):
             # Best effort by nature: a parked worker that misses a token looks again on its next beat.
             self._connection.client.rpush(self._key, "1")
 

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Any
 
 from echomq_tasks.connection import Connection, connect
-from echomq_tasks.errors import InvalidArgument
+from echomq_tasks.errors import EchoMQError, InvalidArgument
 from echomq_tasks.identity import check_id, group_id
 from echomq_tasks.keyspace import check_queue, queue_key
 from echomq_tasks.queue.admission import admit
@@ -21,6 +21,7 @@ from echomq_tasks.queue.model import (
     JobInfo,
     NewJob,
     Release,
+    Renewal,
     Retry,
     Settlement,
     State,
@@ -172,8 +173,11 @@ class Queue:
         return raise_stale(job, Verdict(text(reply)))
 
     def extend_many(self, jobs: Sequence[Job], *, lease: float = 30.0) -> list[Job]:
-        """Renew the leases of many jobs in one script call; answers the jobs that could not be renewed."""
-        return extend_all({self: jobs}, lease=lease)
+        """Renew the leases of many jobs in one script call; answers the jobs whose lease was lost."""
+        renewal = extend_all({self: jobs}, lease=lease)
+        if renewal.error is not None:
+            raise renewal.error
+        return list(renewal.lost)
 
     # -- one job ------------------------------------------------------------------------------------------------
 
@@ -225,14 +229,21 @@ class Queue:
         """
         return self._verb("job_remove", job_id)
 
-    def reprocess(self, job_id: str) -> Verdict:
-        """Let a dead job run again, with all of its retries: OK or GONE.
+    def reprocess(self, job_id: str, *, payload: bytes | str | None = None) -> Verdict:
+        """Let a dead job run again, with its failures forgotten: OK or GONE.
+
+        An actor's message counts its retries itself: use :meth:`EchoMQBroker.reprocess` for those.
+
+        Parameters:
+          job_id: the dead job.
+          payload: replaces the row's payload when given.
 
         Raises:
           WrongState: when it is not dead.
           InvalidId: when ``job_id`` is not a JOB id.
         """
-        return self._verb("job_reprocess", job_id)
+        kept, data = (b"1", b"") if payload is None else (b"0", payload_bytes(payload))
+        return self._verb("job_reprocess", job_id, kept, data)
 
     # -- upkeep -------------------------------------------------------------------------------------------------
 
@@ -380,18 +391,24 @@ class Queue:
         return Call("job_extend", self._base, args)
 
 
-def extend_all(held: Mapping[Queue, Sequence[Job]], *, lease: float = 30.0) -> list[Job]:
+def extend_all(held: Mapping[Queue, Sequence[Job]], *, lease: float = 30.0) -> Renewal:
     """Renew the leases of jobs of several queues on one server, in one round trip and one script call a queue.
 
-    Answers the jobs that could not be renewed.
+    Raises:
+      ServerUnavailable: when the server did not answer; nothing is known of any of them.
     """
     queues = [queue for queue, jobs in held.items() if jobs]
     if not queues:
-        return []
-    replies = queues[0].scripts.batch([queue.extend_call(held[queue], lease) for queue in queues])
-    return [
-        job
-        for queue, reply in zip(queues, replies, strict=True)
-        for job, word in zip(held[queue], reply, strict=True)
-        if word != b"ok"
-    ]
+        return Renewal((), (), None)
+    replies = queues[0].scripts.attempt([queue.extend_call(held[queue], lease) for queue in queues])
+    lost: list[Job] = []
+    unknown: list[Job] = []
+    error: EchoMQError | None = None
+    for queue, reply in zip(queues, replies, strict=True):
+        if isinstance(reply, EchoMQError):
+            # One queue's trouble must not cost the others' jobs their leases.
+            error = error or reply
+            unknown += held[queue]
+        else:
+            lost += [job for job, word in zip(held[queue], reply, strict=True) if word != b"ok"]
+    return Renewal(tuple(lost), tuple(unknown), error)

@@ -16,6 +16,7 @@ from redis.exceptions import (
     AskError,
     ClusterDownError,
     MovedError,
+    NoPermissionError,
     NoScriptError,
     OutOfMemoryError,
     ReadOnlyError,
@@ -24,7 +25,7 @@ from redis.exceptions import (
 )
 
 from echomq_tasks.connection import Connection
-from echomq_tasks.errors import REFUSALS, EchoMQError, ScriptError, ServerOutOfMemory, ServerUnavailable
+from echomq_tasks.errors import REFUSALS, ConfigError, EchoMQError, ScriptError, ServerOutOfMemory, ServerUnavailable
 from echomq_tasks.forks import after_fork
 from echomq_tasks.identity import Mint, NodeLease
 from echomq_tasks.keyspace import NODE_PREFIX
@@ -40,6 +41,9 @@ _UNAVAILABLE_CODES = ("UNBLOCKED", "BUSY", "NOREPLICAS", "MISCONF")
 _LOADS = 3
 #: A connection idle for longer than this many seconds is checked for a closed peer before it is used.
 _CHECK_AFTER = 1.0
+#: At most so many connections are kept open for the next calls, and each for so many seconds.
+_MOST_IDLE = 64
+_IDLE_SECONDS = 60.0
 
 Argument = bytes | str | int
 Packed = tuple[Argument, ...]
@@ -131,6 +135,13 @@ class Scripts:
         for call in calls:
             commands.append(("EVALSHA", self._scripts[call.name].sha, 1, call.key, *call.args))
         replies = self._send(commands, repeat)
+        demoted = [index for index, reply in enumerate(replies) if isinstance(reply, ReadOnlyError)]
+        if demoted and not self.connection.is_cluster:
+            # The master is another server now. What it refused did not run, so it is sent again, to the new one.
+            self.close()
+            self.connection.forget_idle()
+            for index, reply in zip(demoted, self._send([commands[index] for index in demoted], repeat), strict=True):
+                replies[index] = reply
         for _ in range(_LOADS):
             missing = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
             if not missing:
@@ -190,8 +201,18 @@ class Scripts:
             # An exception thrown into this thread (a time limit, a shutdown) may leave an answer unread.
             wire.close()
             raise
-        self._idle.append((time.monotonic(), wire))
+        self._put_back(wire)
         return replies
+
+    def _put_back(self, wire: Wire) -> None:
+        now = time.monotonic()
+        self._idle.append((now, wire))
+        # The longest unused is at the left: a burst of threads must not leave its connections open for ever.
+        if len(self._idle) > _MOST_IDLE or now - self._idle[0][0] > _IDLE_SECONDS:
+            try:
+                self._idle.popleft()[1].close()
+            except IndexError:
+                pass  # another thread took it
 
     def _take(self) -> Wire:
         try:
@@ -251,6 +272,11 @@ class Scripts:
             return ServerOutOfMemory(
                 f"{self.connection.config.address} has reached its maxmemory and refused {script.name}; nothing was "
                 "written. Raise maxmemory or let workers drain the queues"
+            )
+        if isinstance(reply, NoPermissionError) or "ACL failure" in text:
+            return ConfigError(
+                f"the user of {self.connection.config.address} may not run {script.name}: {text}. It needs ~emq:* "
+                "~{emq}:* &emq:* and the command categories that docs/operations.md lists"
             )
         if isinstance(reply, (MovedError, AskError)):
             return ServerUnavailable(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import _socket
 import os
 import socket
 import ssl
@@ -57,7 +58,7 @@ class Wire:
 
     It takes over the socket of a connected redis-py connection. A plain socket is set to block, with its timeout kept
     by the kernel, because Python asks the kernel whether a socket with a timeout of its own is ready before each call.
-    Under TLS all goes through redis-py.
+    Under TLS, and on sockets that are not Python's own, all goes through redis-py.
 
     Parameters:
       connection: a redis-py connection of its own, connected.
@@ -70,7 +71,9 @@ class Wire:
         self._looks = looks
         self._timeout = timeout
         sock: socket.socket = connection._sock  # noqa: SLF001 - redis-py has no public way to the socket
-        self._sock = None if isinstance(sock, ssl.SSLSocket) else sock
+        # Also under gevent, whose sockets are none of Python's and do not keep the kernel's timeout.
+        plain = isinstance(sock, _socket.socket) and not isinstance(sock, ssl.SSLSocket)
+        self._sock = sock if plain else None
         if self._sock is not None:
             seconds, microseconds = divmod(int(timeout * 1_000_000), 1_000_000)
             limit = struct.pack("@ll", seconds, microseconds)

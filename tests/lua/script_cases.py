@@ -72,7 +72,7 @@ CASES: dict[str, Case] = {
     "job_log": Case([WAITING, "a line", 5], 1, ids=(0, 3)),
     "job_logs": Case([WAITING, 5], [], ids=(0, 2)),
     "job_remove": Case([WAITING_IN_LANE], "ok", ids=(0, 1)),
-    "job_reprocess": Case([DEAD], "ok", ids=(0, 1)),
+    "job_reprocess": Case([DEAD, 1, ""], "ok", ids=(0, 3)),
     "job_promote": Case([10], 1),
     "job_reap": Case([10], 1),
     "job_sweep": Case([10, 1], [[], [IN_LANE]]),

@@ -16,8 +16,8 @@ PUBLIC = {
     ),
     "echomq_tasks.middleware": "Retries",
     "echomq_tasks.queue": (
-        "Admission Claimed Complete Counts Enqueued Job JobInfo NewJob Parking Queue Release Retry Settlement State "
-        "Swept Turn Verdict check extend_all"
+        "Admission Claimed Complete Counts Enqueued Job JobInfo NewJob Parking Queue Release Renewal Retry Settlement "
+        "State Swept Turn Verdict check_job extend_all"
     ),
     "echomq_tasks.scripts": "Call Script Scripts load_scripts",
 }

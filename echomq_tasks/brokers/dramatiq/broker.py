@@ -16,7 +16,7 @@ from dramatiq.results import Results
 from redis.cluster import RedisCluster
 
 from echomq_tasks.brokers.dramatiq.consumer import EchoMQConsumer
-from echomq_tasks.brokers.dramatiq.delivery import Delivery, RetryIntent
+from echomq_tasks.brokers.dramatiq.delivery import Delivery, RetryIntent, fresh_payload
 from echomq_tasks.brokers.dramatiq.leases import LeaseKeeper
 from echomq_tasks.brokers.dramatiq.settler import Settler
 from echomq_tasks.brokers.dramatiq.slots import Slots
@@ -27,7 +27,7 @@ from echomq_tasks.errors import ConfigError, InvalidArgument
 from echomq_tasks.forks import after_fork
 from echomq_tasks.keyspace import check_queue
 from echomq_tasks.middleware import Retries
-from echomq_tasks.queue import Enqueued, NewJob, Queue, check
+from echomq_tasks.queue import Enqueued, NewJob, Queue, Verdict, check_job
 
 #: Middleware whose after_process_message tells the world how a run ended. A run that lost its lease tells nothing: the
 #: job's other run does.
@@ -216,7 +216,7 @@ class EchoMQBroker(Broker):
         if len(places) > 1:
             # A queue checks its jobs before it sends one; here all queues' jobs are checked before the first is sent.
             for _, job in prepared:
-                check(job)
+                check_job(job)
         for queue_name, mine in places.items():
             with transport():
                 answers = self.queue(queue_name).enqueue_many([prepared[place][1] for place in mine])
@@ -364,6 +364,23 @@ class EchoMQBroker(Broker):
         """Drop all messages of all declared queues."""
         for queue_name in self.queues:
             self.flush(queue_name)
+
+    def reprocess(self, queue_name: str, job_id: str) -> bool:
+        """Let a dead message run again, with all of its retries; False when it is gone.
+
+        Parameters:
+          queue_name: its queue.
+          job_id: its JOB id, as :meth:`echomq_tasks.queue.Queue.browse` lists the dead.
+
+        Raises:
+          InvalidId: when ``job_id`` is not a JOB id.
+          WrongState: when the job is not dead.
+        """
+        with transport():
+            queue = self.queue(queue_name)
+            info = queue.get(job_id)
+            payload = None if info is None else fresh_payload(info.payload)
+            return queue.reprocess(job_id, payload=payload) is Verdict.OK
 
     def join(self, queue_name: str, *, interval: int = 50, timeout: int | None = None) -> None:
         """Wait until all messages of a queue are processed, delayed ones and retries included.

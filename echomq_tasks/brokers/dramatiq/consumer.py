@@ -14,6 +14,7 @@ from dramatiq.logging import get_logger
 from echomq_tasks.brokers.dramatiq.delivery import Delivery, decode, lease_end
 from echomq_tasks.brokers.dramatiq.slots import Slots
 from echomq_tasks.brokers.dramatiq.transport import transport
+from echomq_tasks.errors import EchoMQError, ScriptError
 from echomq_tasks.queue import Claimed, Queue, Release, Retry, Settlement, Swept, Verdict
 
 if TYPE_CHECKING:
@@ -113,7 +114,12 @@ class EchoMQConsumer(Consumer):
 
     def _sweep(self) -> None:
         self._sweep_at = time.monotonic() + self._beat
-        swept: Swept = self._queue.sweep_stalled(max_stalled=self._broker.max_stalled)
+        try:
+            swept: Swept = self._queue.sweep_stalled(max_stalled=self._broker.max_stalled)
+        except ScriptError:
+            # Upkeep that fails must not keep the queue from being served.
+            self.logger.exception("The sweep of queue %r failed; trying again on the next beat.", self._queue.name)
+            return
         if swept.recovered:
             self.logger.warning("%d jobs of a lost worker wait again: %s", len(swept.recovered), swept.recovered[:5])
         for job_id in swept.dead:
@@ -189,11 +195,17 @@ class EchoMQConsumer(Consumer):
 
     def close(self) -> None:
         """Give back what was claimed and not handed out, and leave the parking place."""
-        # Left, not only closed: a token that came since the last wait belongs to another worker.
-        self._parking.leave()
-        self._parking.close()
         ready, self._ready = list(self._ready), deque()
-        self.requeue(ready)
+        try:
+            # Left, not only closed: a token that came since the last wait belongs to another worker.
+            self._parking.leave()
+        finally:
+            self._parking.close()
+            try:
+                self.requeue(ready)
+            except EchoMQError:
+                # A worker closes its consumers while it recovers; what is raised there would end the consumer's thread.
+                self.logger.exception("Jobs of queue %r come back when their leases end.", self._queue.name)
 
     def _done(self, delivery: Delivery) -> None:
         delivery.settled = True

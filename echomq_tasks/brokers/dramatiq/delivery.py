@@ -128,6 +128,18 @@ def decode(job: Job, queue_name: str) -> Message[Any]:
     return Message(queue_name=queue_name, **found)
 
 
+def fresh_payload(payload: bytes) -> bytes | None:
+    """A message's payload without what its retries left in it; None when it cannot be read, to be kept as it is."""
+    encoder = get_encoder()
+    try:
+        fields = encoder.decode(payload)
+        for name in ("retries", "traceback", "requeue_timestamp"):
+            fields["options"].pop(name, None)
+        return encoder.encode(fields)
+    except Exception:
+        return None
+
+
 def lease_end(lease: float) -> float:
     """The monotonic second until which a lease granted now can be relied on."""
     return time.monotonic() + lease

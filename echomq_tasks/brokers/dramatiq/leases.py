@@ -16,8 +16,8 @@ _log = logging.getLogger(__name__)
 class LeaseKeeper:
     """Renews the leases of all jobs that a process holds, from a thread of its own, three times a lease.
 
-    The thread starts with the first job and sleeps while nothing is held. It needs the interpreter for a moment a beat
-    only, so a job that computes without a pause keeps its lease.
+    The thread starts with the first job. It needs the interpreter for a moment a beat only, so a job that computes
+    without a pause keeps its lease; one that runs C code which holds the interpreter for a whole lease does not.
 
     Parameters:
       lease: seconds a lease lasts.
@@ -96,8 +96,11 @@ class LeaseKeeper:
         if not jobs:
             return
         held_until = lease_end(self._lease)
-        lost = {id(job) for job in extend_all(jobs, lease=self._lease)}
+        renewal = extend_all(jobs, lease=self._lease)
+        lost, unknown = ({id(job) for job in some} for some in (renewal.lost, renewal.unknown))
         for delivery in deliveries:
+            if id(delivery.job) in unknown:
+                continue
             if id(delivery.job) not in lost:
                 delivery.held_until = held_until
             elif not delivery.settling and self._held.pop(id(delivery), None) is not None:
@@ -108,3 +111,5 @@ class LeaseKeeper:
                     delivery.job_id,
                     delivery.actor_name,
                 )
+        if renewal.error is not None:
+            raise renewal.error

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 
-from echomq_tasks.errors import EchoMQError, ServerError
+from echomq_tasks.errors import EchoMQError, ServerError, ServerUnavailable
 from echomq_tasks.queue import Complete, Queue, Retry, Verdict
 
 #: The most settlements in one call; the server is held for its length.
@@ -12,31 +12,36 @@ _MOST = 256
 
 
 class _Ticket:
-    """One thread's settlement. The thread sleeps on ``turn`` until it is answered or asked to lead."""
+    """One thread's settlement, and its answer once there is one."""
 
-    __slots__ = ("error", "settlement", "turn", "verdict")
+    __slots__ = ("error", "settlement", "verdict")
 
     def __init__(self, settlement: Complete | Retry) -> None:
         self.settlement = settlement
         self.verdict: Verdict | None = None
         self.error: BaseException | None = None
-        self.turn = threading.Lock()
-        self.turn.acquire()
+
+    @property
+    def answered(self) -> bool:
+        return self.verdict is not None or self.error is not None
 
 
 class Settler:
     """Settles the jobs of one queue for all threads of a process.
 
-    Whoever comes first leads: it sends what is there, and while it waits for the answer the others gather for the next
-    call, which one of them leads. A thread returns when the server has answered for its job, so an acknowledged job is
-    a settled job.
+    Whoever holds the line sends everything that is there; while it waits for the answer, the others gather in front of
+    the line, and the next one of them sends it all. A thread returns when the server has answered for its job, so an
+    acknowledged job is a settled job. A thread that is torn away by an exception thrown into it leaves the line to the
+    next, and its settlement to whoever sends next.
     """
 
     def __init__(self, queue: Queue) -> None:
         self._queue = queue
-        self._gate = threading.Lock()
         self._waiting: list[_Ticket] = []
-        self._led = False
+        # Guards the list, for moments.
+        self._gate = threading.Lock()
+        # Held by the thread that talks to the server.
+        self._line = threading.Lock()
 
     def settle(self, settlement: Complete | Retry) -> Verdict:
         """Settle one job.
@@ -47,27 +52,16 @@ class Settler:
         mine = _Ticket(settlement)
         with self._gate:
             self._waiting.append(mine)
-            leader, self._led = not self._led, True
-        if not leader:
-            mine.turn.acquire()
-        if mine.verdict is None and mine.error is None:
-            self._lead()
+        while not mine.answered:
+            with self._line:
+                if not mine.answered:
+                    with self._gate:
+                        batch, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
+                    self._send(batch)
         if mine.error is not None:
             raise mine.error
         assert mine.verdict is not None
         return mine.verdict
-
-    def _lead(self) -> None:
-        with self._gate:
-            batch, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
-        try:
-            self._send(batch)
-        finally:
-            with self._gate:
-                heir = self._waiting[0] if self._waiting else None
-                self._led = heir is not None
-            for ticket in (*batch, *((heir,) if heir else ())):
-                ticket.turn.release()
 
     def _send(self, batch: list[_Ticket]) -> None:
         try:
@@ -80,8 +74,15 @@ class Settler:
                 return
             for ticket in batch:
                 # Each thread raises an exception object of its own, or their tracebacks would grow into each other.
-                ticket.error = type(error)(*error.args) if isinstance(error, EchoMQError) else error
+                ticket.error = type(error)(*error.args) if isinstance(error, EchoMQError) else _torn(error)
                 ticket.error.__cause__ = error
+            if not isinstance(error, EchoMQError):
+                # Thrown into this thread, and meant for it alone.
+                raise
         else:
             for ticket, verdict in zip(batch, verdicts, strict=True):
                 ticket.verdict = verdict
+
+
+def _torn(error: BaseException) -> EchoMQError:
+    return ServerUnavailable(f"the settlement was torn off by {type(error).__name__}; it can be repeated")

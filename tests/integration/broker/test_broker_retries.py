@@ -192,7 +192,8 @@ def test_a_hook_that_fails_while_a_retry_is_enqueued_loses_nothing(
     make_worker(broker)
     finish(broker)
     assert failures
-    assert [run.options.get("retries", 0) for run in failing.runs] == [0, 1]
+    assert len(failing.runs) == 2
+    assert failing.runs[1].options["retries"] == 1
 
 
 def test_without_retries_a_failed_message_is_done(
