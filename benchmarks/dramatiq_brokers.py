@@ -20,6 +20,7 @@ PLAN = {
     "bulk": ("echomq", "redis"),
     "drain": ("echomq", "redis", "redis-500"),
     "pickup": ("echomq", "redis"),
+    "delayed": ("echomq", "redis"),
     "idle": ("echomq", "redis"),
 }
 #: Figures of which more is better; of the others less is.

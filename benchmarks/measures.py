@@ -119,6 +119,21 @@ def pickup(bench: Bench, jobs: int) -> Figures:
     return {"p50 ms": statistics.median(delays), "p99 ms": delays[int(len(delays) * 0.99) - 1]}
 
 
+def delayed(bench: Bench, jobs: int) -> Figures:
+    """Milliseconds from its time to its start, of jobs delayed by 20 to 250 ms, on an idle worker."""
+    worker = bench.worker()
+    worker.start()
+    time.sleep(2)
+    for number in range(max(jobs // 100, 40)):
+        bench.done.clear()
+        delay = 20 + number * 37 % 230
+        bench.clock.send_with_options(args=(time.time() + delay / 1000,), delay=delay)
+        assert bench.done.wait(30)
+    worker.stop()
+    late = sorted(delay * 1000 for delay in bench.delays)
+    return {"late p50 ms": statistics.median(late), "late p99 ms": late[int(len(late) * 0.99) - 1]}
+
+
 def idle(bench: Bench, jobs: int) -> Figures:
     """What an idle worker asks of the server and the machine, over ten seconds; commands inside scripts count too."""
     bench.nothing.send(1, 2)
@@ -155,6 +170,7 @@ MEASURES: dict[str, Callable[[Bench, int], Figures]] = {
     "bulk": bulk,
     "drain": drain,
     "pickup": pickup,
+    "delayed": delayed,
     "idle": idle,
 }
 

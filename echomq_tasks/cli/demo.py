@@ -1,4 +1,4 @@
-"""``echomq demo``: the main example of the checkout."""
+"""``echomq demo``: the main example."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
-_EXAMPLES = Path(__file__).parents[2] / "examples"
+#: Where the example is: beside the package in a checkout, inside of it when it was installed.
+_FOLDERS = (Path(__file__).parents[2] / "examples", Path(__file__).parents[1] / "examples")
 
 
 def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -29,14 +30,13 @@ def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
 
 def run(options: argparse.Namespace) -> int:
     """Run the example; answers its exit code."""
-    if not (_EXAMPLES / "stdlib_index" / "run.py").is_file():
-        print(
-            "echomq: the examples are not part of the installed package: get the source distribution or a checkout of "
-            "the project, and run ./scripts/demo in it",
-            file=sys.stderr,
-        )
+    sys.path.insert(0, str(next(folder for folder in _FOLDERS if (folder / "stdlib_index").is_dir())))
+    try:
+        example = importlib.import_module("stdlib_index.run")
+    except ModuleNotFoundError as error:
+        if error.name is None or error.name.split(".")[0] != "rich":
+            raise
+        print('echomq: the demo draws with rich: pip install "echomq_tasks[embedded,cli]"', file=sys.stderr)
         return 1
-    sys.path.insert(0, str(_EXAMPLES))
-    example = importlib.import_module("stdlib_index.run")
     arguments = options.arguments[1:] if options.arguments[:1] == ["--"] else options.arguments
     return int(example.main(arguments))

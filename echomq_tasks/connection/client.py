@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import TracebackType
@@ -27,6 +28,7 @@ from redis.sentinel import Sentinel
 from echomq_tasks.config import Config
 from echomq_tasks.connection.fence import FENCE_KEY, WIRE_VERSION, Fence, Server, judge
 from echomq_tasks.errors import ConfigError, EchoMQError, EmbeddedUnavailable, ServerUnavailable
+from echomq_tasks.forks import after_fork
 
 
 def connect(url: str | None = None, **options: Any) -> Connection:
@@ -66,22 +68,37 @@ class Connection:
         config: where to connect. Connecting happens here; see :func:`connect` for what it raises.
     """
 
-    client: redis.Redis | RedisCluster
-    config: Config
-
     def __init__(self, config: Config) -> None:
         self.config = config
         self.is_cluster = config.kind == "cluster"
         self._fence = Fence(handshake=not self.is_cluster)
         self._sentinel: Sentinel | None = None
         self._companions: dict[Any, Companion] = {}
+        self._reopening = threading.Lock()
         with _typed_errors(config):
-            self.client = self._open()
+            self._client: redis.Redis | RedisCluster | None = self._open()
             try:
                 self._check()
             except BaseException:
                 self.close()
                 raise
+        after_fork(self._after_fork)
+
+    def _after_fork(self) -> None:
+        # A pool finds out by itself that it is in a child. A cluster's client does not: its locks may be held for ever
+        # by threads that the child does not have. It is opened again on its next use, for a fork must do no I/O.
+        self._reopening = threading.Lock()
+        if self.is_cluster:
+            self._client = None
+
+    @property
+    def client(self) -> redis.Redis | RedisCluster:
+        """The redis-py client, for commands of your own; it never repeats one by itself."""
+        client = self._client
+        if client is None:
+            with self._reopening, _typed_errors(self.config):
+                client = self._client = self._client or self._open()
+        return client
 
     @property
     def server(self) -> Server:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 import os
 import threading
+import time
 
 from echomq_tasks import NewJob, Queue, connect
 from echomq_tasks.errors import StaleToken
@@ -32,26 +33,39 @@ def shrink(job: Job) -> str:
     return f"{picture} -> small-{picture}"
 
 
+def settle(queue: Queue, job: Job) -> None:
+    """Run one job and tell the queue how it ended. The claim's token guards what is told."""
+    try:
+        print(shrink(job))
+        queue.complete(job)
+    except StaleToken as error:
+        print(f"another worker has it: {error}")
+    except Exception as error:
+        verdict = queue.retry(job, f"{type(error).__name__}: {error}", delay=0.1, max_retries=2)
+        print(f"failed {job.failures + 1} times: {error}; {'given up' if verdict is Verdict.DEAD else 'again'}")
+
+
 def work(queue: Queue, stop: threading.Event) -> None:
-    """Claim, run, settle; park when there is nothing. The claim's token guards every settlement."""
+    """Claim, run, settle; park when there is nothing; bring back the jobs of workers that died."""
     parking = queue.parking()
-    while not stop.is_set():
-        claimed = queue.claim(10, lease=30.0)
-        for job in claimed:
-            try:
-                print(shrink(job))
-            except ValueError as error:
-                verdict = queue.retry(job, f"{type(error).__name__}: {error}", delay=0.1, max_retries=2)
-                print(f"failed {job.failures + 1} times: {error}; {'given up' if verdict is Verdict.DEAD else 'again'}")
-                continue
-            try:
-                queue.complete(job)
-            except StaleToken as error:
-                print(f"another worker has it: {error}")
-        if not claimed:
-            # Until a job arrives or is due; no longer than this loop may take to notice that it should stop.
-            parking.wait(min(claimed.look_again if claimed.look_again is not None else 0.5, 0.5))
-    parking.close()
+    sweep_at = 0.0
+    try:
+        while not stop.is_set():
+            if time.monotonic() >= sweep_at:
+                queue.sweep_stalled(max_stalled=3)
+                sweep_at = time.monotonic() + 5.0
+            # One at a time: its lease of 30 seconds begins when it is claimed, so nothing waits here with it.
+            claimed = queue.claim(1, lease=30.0)
+            if claimed:
+                # Who has a job in hand must not take the tokens that wake other workers.
+                parking.leave()
+                for job in claimed:
+                    settle(queue, job)
+            else:
+                # Until a job arrives or is due; no longer than this loop may take to notice that it should stop.
+                parking.wait(min(claimed.look_again if claimed.look_again is not None else 0.5, 0.5))
+    finally:
+        parking.close()
 
 
 def main() -> None:

@@ -10,6 +10,8 @@ import dramatiq
 import pytest
 from support.servers import ServerProcess
 
+from echomq_tasks import Queue, connect
+
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _LINK = re.compile(r"\]\(([^)#:]+)\)")
@@ -25,6 +27,11 @@ def namespace(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setenv("EMQ_URL", server.url)
     before = dramatiq.broker.global_broker
     dramatiq.broker.global_broker = None
+    # What the guides look for: a job that failed for good.
+    with connect(server.url) as connection:
+        queue = Queue("default", connection)
+        queue.enqueue('{"actor_name": "nobody"}', group="lost and found")
+        queue.retry(queue.claim().jobs[0], "ActorNotFound: nobody", max_retries=0)
     # Actors look up the module they are defined in.
     names: dict[str, object] = {"__name__": "guide"}
     yield names
@@ -41,10 +48,13 @@ def test_a_guide_runs_as_written(guide: str, namespace: dict[str, object], capsy
     for block in found:
         exec(compile(block, guide, "exec", dont_inherit=True), namespace)  # the guide is our own text
     printed = capsys.readouterr().out
+    if guide == "README.md":
+        assert "ActorNotFound: nobody" in printed
     if guide == "docs/dramatiq.md":
         assert "hello Ada" in printed
         assert "hello Grace" in printed
-        assert "(0, 0, 0)" in printed
+        assert "(0, 0, 1)" in printed
+        assert "ActorNotFound: nobody" in printed
     if guide == "docs/queue.md":
         assert "enqueued" in printed
         assert "True" in printed
