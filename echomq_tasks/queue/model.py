@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
 
@@ -41,7 +41,7 @@ class Verdict(StrEnum):
     STALE = "stale"  #: another claim took the job over; this settlement changed nothing
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class NewJob:
     """A job to admit.
 
@@ -55,6 +55,7 @@ class NewJob:
     """
 
     payload: bytes | str
+    _: KW_ONLY
     delay: float | None = None
     at: datetime | float | None = None
     priority: int = 0

@@ -37,7 +37,15 @@ from echomq_tasks.scripts import Call, Scripts
 MAX_CLAIM = 1000
 #: The order of a settlement's script in a round trip.
 _SCRIPTS = ("job_complete", "job_retry", "job_release")
-_SETS = ("pending", "lanes", "schedule", "dead", "active")
+#: What a person calls the sets, and their names on the wire.
+_SETS = {
+    "pending": "pending",
+    "lanes": "lanes",
+    "scheduled": "schedule",
+    "schedule": "schedule",
+    "dead": "dead",
+    "active": "active",
+}
 
 
 class Queue:
@@ -62,6 +70,10 @@ class Queue:
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r}, {self.connection!r})"
+
+    def new_id(self) -> str:
+        """Mint a JOB id to give to :meth:`enqueue`, which makes that admission safe to repeat."""
+        return self.scripts.mint.mint("JOB")
 
     # -- admission ----------------------------------------------------------------------------------------------
 
@@ -265,8 +277,8 @@ class Queue:
         """Drop jobs and their rows; answers how many. Bounded steps, so a large queue takes several round trips.
 
         Parameters:
-          sets: any of ``pending``, ``lanes``, ``schedule``, ``dead``, ``active``; ``pending`` and ``lanes`` by default.
-            A worker that runs an ``active`` job finishes it and finds it gone.
+          sets: any of ``pending``, ``lanes``, ``scheduled``, ``dead``, ``active``; the first two by default. A worker
+            that runs an ``active`` job finishes it and finds it gone.
 
         Raises:
           InvalidArgument: on another name.
@@ -277,7 +289,7 @@ class Queue:
                 raise InvalidArgument(f"a queue has no set {name!r} to drain: it has {', '.join(_SETS)}")
         total, step = 0, 500
         while True:
-            dropped = int(self.scripts.call("queue_drain", self._base, (step, *chosen)))
+            dropped = int(self.scripts.call("queue_drain", self._base, (step, *(_SETS[name] for name in chosen))))
             total += dropped
             if dropped < step:
                 return total

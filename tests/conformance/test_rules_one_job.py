@@ -133,3 +133,16 @@ def test_bad_input_is_refused_before_a_byte_is_sent(queue: Queue, wire: Wire) ->
     with pytest.raises(InvalidArgument):
         queue.add_log(A, "x", keep=0)
     assert wire.everything() == {}
+
+
+def test_an_id_made_beforehand_makes_an_admission_safe_to_repeat(queue: Queue) -> None:
+    job_id = queue.new_id()
+    assert not queue.enqueue("p", id=job_id).duplicate
+    assert queue.enqueue("p", id=job_id).duplicate
+    assert queue.counts().pending == 1
+
+
+def test_the_schedule_is_drained_by_both_of_its_names(queue: Queue) -> None:
+    for name in ("scheduled", "schedule"):
+        queue.enqueue("p", delay=60)
+        assert queue.drain(name) == 1

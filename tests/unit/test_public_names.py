@@ -8,7 +8,7 @@ import pytest
 
 PUBLIC = {
     "echomq_tasks": "Connection EchoMQError NewJob Queue __version__ actor connect",
-    "echomq_tasks.brokers.dramatiq": "Delivery EchoMQBroker EchoMQConsumer",
+    "echomq_tasks.brokers.dramatiq": "Delivery EchoMQBroker EchoMQConsumer job_id",
     "echomq_tasks.connection": "Connection Server connect",
     "echomq_tasks.identity": (
         "EPOCH_MS MAX_SNOWFLAKE Mint NodeLease NodeStore brand check_id from_base62 group_id is_branded minted_at_ms "

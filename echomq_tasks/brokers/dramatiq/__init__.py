@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from echomq_tasks.brokers.dramatiq.broker import EchoMQBroker
 from echomq_tasks.brokers.dramatiq.consumer import EchoMQConsumer
-from echomq_tasks.brokers.dramatiq.delivery import Delivery
+from echomq_tasks.brokers.dramatiq.delivery import Delivery, job_id
 
-__all__ = ["Delivery", "EchoMQBroker", "EchoMQConsumer"]
+__all__ = ["Delivery", "EchoMQBroker", "EchoMQConsumer", "job_id"]

@@ -11,19 +11,20 @@ import redis
 from dramatiq import Broker, Message, MessageProxy, Middleware, Worker
 from dramatiq import middleware as stock
 from dramatiq.common import q_name
-from dramatiq.errors import QueueJoinTimeout, QueueNotFound
+from dramatiq.errors import ConnectionFailed, QueueJoinTimeout, QueueNotFound
 from dramatiq.results import Results
 from redis.cluster import RedisCluster
 
 from echomq_tasks.brokers.dramatiq.consumer import EchoMQConsumer
 from echomq_tasks.brokers.dramatiq.delivery import Delivery, RetryIntent, fresh_payload
 from echomq_tasks.brokers.dramatiq.leases import LeaseKeeper
+from echomq_tasks.brokers.dramatiq.outgoing import check_delay, new_job, take_eta
 from echomq_tasks.brokers.dramatiq.settler import Settler
 from echomq_tasks.brokers.dramatiq.slots import Slots
 from echomq_tasks.brokers.dramatiq.transport import transport
 from echomq_tasks.config import Config
 from echomq_tasks.connection import Connection
-from echomq_tasks.errors import ConfigError, InvalidArgument
+from echomq_tasks.errors import ConfigError, InvalidArgument, ServerError, ServerUnavailable
 from echomq_tasks.forks import after_fork
 from echomq_tasks.keyspace import check_queue
 from echomq_tasks.middleware import Retries
@@ -32,8 +33,6 @@ from echomq_tasks.queue import Enqueued, NewJob, Queue, Verdict, check_job
 #: Middleware whose after_process_message tells the world how a run ended. A run that lost its lease tells nothing: the
 #: job's other run does.
 _REPORTERS = (Results, stock.Callbacks, stock.Pipelines, stock.GroupCallbacks, stock.Retries)
-#: The longest delay, in milliseconds: what the server's schedule takes.
-_MAX_DELAY = 250_000_000_000_000
 #: Milliseconds before a retry whose delay is no delay: Dramatiq's default backoff.
 _RETRY_DELAY = 15_000
 
@@ -186,7 +185,7 @@ class EchoMQBroker(Broker):
         """
         if isinstance(message, Delivery) and message.failure is not None:
             return self._intend_retry(message, delay)
-        _check_delay(delay)
+        check_delay(delay)
         message, job = self._prepare(message, delay)
         with transport():
             (enqueued,) = self.queue(message.queue_name).enqueue_many((job,))
@@ -208,7 +207,7 @@ class EchoMQBroker(Broker):
           ConnectionClosed, ServerOutOfMemory: when the server could not take them all; ``admitted`` of the error, or of
             its ``__cause__``, lists the JOB ids that are in from the queue that failed.
         """
-        _check_delay(delay)
+        check_delay(delay)
         prepared = [self._prepare(message, delay) for message in messages]
         places: dict[str, list[int]] = {}
         for place, (message, _) in enumerate(prepared):
@@ -232,14 +231,8 @@ class EchoMQBroker(Broker):
         check_queue(message.queue_name)
         self.logger.debug("Enqueueing message %r on queue %r.", message.message_id, message.queue_name)
         self.emit_before("enqueue", message, delay)
-        wait, at, message = self._due(message, delay)
-        return message, NewJob(
-            payload=message.encode(),
-            delay=wait,
-            at=at,
-            priority=self._priority(message),
-            group=self._group(message),
-        )
+        message, wait, at = take_eta(message, delay)
+        return message, new_job(message, wait, at, self.actors.get(message.actor_name))
 
     def _sent(self, message: Message[Any], enqueued: Enqueued, delay: float | None) -> None:
         # Beside the fields, so that messages stay equal and their encoding Dramatiq's.
@@ -249,7 +242,7 @@ class EchoMQBroker(Broker):
     def _intend_retry(self, delivery: Delivery, delay: float | None) -> Message[Any]:
         """Note a retry: the acknowledgement that follows carries it out, or raises and is repeated."""
         try:
-            _check_delay(delay)
+            check_delay(delay)
         except InvalidArgument as error:
             # Raised from here, Dramatiq's own Retries would log it and the failed message would be acknowledged.
             self.logger.error("%s; message %r is retried in %d ms.", error, delivery.message_id, _RETRY_DELAY)
@@ -264,36 +257,6 @@ class EchoMQBroker(Broker):
         object.__setattr__(message, "job_id", delivery.job_id)
         self.emit_after("enqueue", message, delay)
         return message
-
-    def _due(self, message: Message[Any], delay: float | None) -> tuple[float | None, float | None, Message[Any]]:
-        """When a message may run: seconds from now, or at a unix second. An ``eta`` option is taken out."""
-        if "eta" not in message.options:
-            return (max(delay, 0) / 1000 if delay else None), None, message
-        message = message.copy()
-        eta = message.options.pop("eta")
-        if delay is not None:
-            return max(delay, 0) / 1000, None, message
-        if isinstance(eta, bool) or not isinstance(eta, (int, float)) or eta != eta or eta < 0:
-            if eta is not None:
-                self.logger.warning("Invalid eta %r of message %r: it may run now.", eta, message.message_id)
-            return None, None, message
-        return None, eta / 1000, message
-
-    def _priority(self, message: Message[Any]) -> int:
-        priority = message.options.get("priority")
-        if priority is not None:
-            return priority  # type: ignore[no-any-return]
-        if (broker_priority := message.options.get("broker_priority")) is not None:
-            # RabbitmqBroker's option, where higher runs first.
-            return -broker_priority  # type: ignore[no-any-return]
-        actor = self.actors.get(message.actor_name)
-        return actor.priority if actor is not None else 0
-
-    def _group(self, message: Message[Any]) -> str | None:
-        group = message.options.get("group")
-        if group is None and (actor := self.actors.get(message.actor_name)) is not None:
-            group = actor.options.get("group")
-        return group(*message.args, **message.kwargs) if callable(group) else group
 
     # -- consuming ----------------------------------------------------------------------------------------------
 
@@ -319,12 +282,22 @@ class EchoMQBroker(Broker):
     def emit_before(self, signal: str, *args: Any, **kwargs: Any) -> None:
         """Call the ``before_`` hooks; also learns how many threads a booting worker has, and when it shuts down."""
         if signal == "worker_boot":
+            self._refuse_to_boot_in_vain()
             worker: Worker = args[0]
             self._slots[id(worker.work_queue)] = Slots(worker.worker_threads)
         elif signal == "worker_shutdown" and (slots := self._slots.pop(id(args[0].work_queue), None)) is not None:
             # Its consumers go on until the last job ends: what they claimed meanwhile, no thread would start.
             slots.close()
         super().emit_before(signal, *args, **kwargs)
+
+    def _refuse_to_boot_in_vain(self) -> None:
+        """Fail now on what waiting cannot mend; a server that is only away is waited for by the consumers."""
+        try:
+            _ = self.connection
+        except ServerUnavailable:
+            pass
+        except (ServerError, ConfigError) as error:
+            raise ConnectionFailed(error) from error
 
     def emit_after(self, signal: str, *args: Any, **kwargs: Any) -> None:
         """Call the ``after_`` hooks; for a processed message, tells the hooks' own calls of its failure."""
@@ -346,7 +319,6 @@ class EchoMQBroker(Broker):
 
     def _emit_lost(self, signal: str, *args: Any, **kwargs: Any) -> None:
         everyone = self.middleware
-        self.logger.warning("Job %s ended without its lease: its outcome is not reported.", args[0].job_id)
         for middleware in reversed([m for m in everyone if not isinstance(m, _REPORTERS)]):
             try:
                 getattr(middleware, f"after_{signal}")(self, *args, **kwargs)
@@ -409,10 +381,3 @@ class EchoMQBroker(Broker):
         with transport():
             counts = self.queue(queue_name).counts()
         return counts.waiting, counts.scheduled, counts.dead
-
-
-def _check_delay(delay: float | None) -> None:
-    if delay is None:
-        return
-    if isinstance(delay, bool) or not isinstance(delay, (int, float)) or not delay <= _MAX_DELAY:
-        raise InvalidArgument(f"delay is a number of milliseconds up to {_MAX_DELAY}, not {delay!r}")

@@ -153,7 +153,7 @@ class EchoMQConsumer(Consumer):
         if message.lost:
             # Its token may still fit, when the job waits again and nobody has claimed it. But this run was not
             # reported, so the job's next run must end it.
-            self.logger.warning("The late end of job %s is dropped: its lease was lost.", message.job_id)
+            self.logger.debug("The late end of job %s is dropped: its lease was lost.", message.job_id)
             self._done(message)
             return
         message.settling = True

@@ -93,6 +93,18 @@ class Delivery(MessageProxy):
             slots.give(1)
 
 
+def job_id(message: Message[Any] | MessageProxy) -> str:
+    """The JOB id of a message: of one that ``send`` returned, or that a worker runs.
+
+    Raises:
+      ValueError: when the message was not enqueued on an EchoMQBroker.
+    """
+    found = getattr(message, "job_id", None)
+    if not isinstance(found, str):
+        raise ValueError(f"{message!r} has no job id: it was not enqueued on an EchoMQBroker, or is a copy made before")
+    return found
+
+
 def decode(job: Job, queue_name: str) -> Message[Any]:
     """Read a job's payload as a message, with what a producer in another language left out filled in (wire §10).
 

@@ -5,15 +5,19 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 from typing import Any
+from uuid import UUID
 
 import dramatiq
 import pytest
 from dramatiq import Worker
+from dramatiq.errors import ConnectionFailed
 from failing_actors import Failing
 from support.eventually import eventually
 
-from echomq_tasks.brokers.dramatiq import EchoMQBroker
-from echomq_tasks.errors import ConfigError, ScriptError, ServerUnavailable, WrongState
+from echomq_tasks.brokers.dramatiq import EchoMQBroker, job_id
+from echomq_tasks.connection import Connection
+from echomq_tasks.errors import ConfigError, EmbeddedUnavailable, ScriptError, ServerUnavailable, WrongState
+from echomq_tasks.identity import group_id
 from echomq_tasks.keyspace import job_key
 from echomq_tasks.queue import JobInfo, Parking, Queue
 
@@ -143,3 +147,57 @@ def test_a_group_that_cannot_be_one_is_refused_at_decoration(broker: EchoMQBroke
     with pytest.raises(ValueError, match="group"):
         actor(group=group)(Failing())
     assert broker.actors == {}
+
+
+@pytest.mark.parametrize("tenant", [7, UUID("12345678-1234-5678-1234-567812345678")])
+def test_a_tenant_that_is_a_number_or_a_uuid_names_a_lane(broker: EchoMQBroker, tenant: Any) -> None:
+    dramatiq.actor(group=lambda *_: tenant)(Failing()).send("x")
+    info = broker.queue("default").get(*broker.queue("default").browse(group=str(tenant)))
+    assert info is not None
+    assert info.group == group_id(str(tenant))
+
+
+def test_the_job_id_of_a_message_is_typed_and_missing_where_there_is_none(broker: EchoMQBroker) -> None:
+    actor = dramatiq.actor(Failing())
+    sent = actor.send()
+    assert broker.queue("default").get(job_id(sent)) is not None
+    with pytest.raises(ValueError, match="not enqueued"):
+        job_id(actor.message())
+
+
+@pytest.mark.parametrize("error", [EmbeddedUnavailable("no binary"), ConfigError("wrong password")])
+def test_a_worker_does_not_boot_in_vain(
+    broker: EchoMQBroker, make_worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch, error: Exception
+) -> None:
+    def refused(self: Connection, config: Any) -> None:
+        raise error
+
+    monkeypatch.setattr(Connection, "__init__", refused)
+    dramatiq.actor(Failing())
+    with pytest.raises(ConnectionFailed, match=str(error)):
+        make_worker(broker)
+
+
+def test_a_worker_boots_while_the_server_is_away_and_serves_once_it_is_there(
+    make_broker: Callable[..., EchoMQBroker],
+    make_worker: Callable[..., Worker],
+    finish: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("dramatiq.worker.CONSUMER_RESTART_DELAY_SECS", 0.05)
+    broker, ran = make_broker(), Failing(times=0)
+    actor = dramatiq.actor(ran)
+    connect = Connection.__init__
+    away = [True]
+
+    def sometimes(self: Connection, config: Any) -> None:
+        if away[0]:
+            raise ServerUnavailable("not yet")
+        connect(self, config)
+
+    monkeypatch.setattr(Connection, "__init__", sometimes)
+    make_worker(broker)
+    away[0] = False
+    actor.send()
+    finish(broker)
+    assert len(ran.runs) == 1
