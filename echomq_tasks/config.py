@@ -25,8 +25,10 @@ _SCHEMES: dict[str, tuple[Kind, bool]] = {
     "valkeys": ("standalone", True),
     "rediss": ("standalone", True),
     "unix": ("unix", False),
-    **{f"{name}+cluster": ("cluster", name.endswith("s")) for name in ("valkey", "redis", "valkeys", "rediss")},
-    **{f"{name}+sentinel": ("sentinel", name.endswith("s")) for name in ("valkey", "redis", "valkeys", "rediss")},
+    **{f"{name}+cluster": ("cluster", False) for name in ("valkey", "redis")},
+    **{f"{name}+cluster": ("cluster", True) for name in ("valkeys", "rediss")},
+    **{f"{name}+sentinel": ("sentinel", False) for name in ("valkey", "redis")},
+    **{f"{name}+sentinel": ("sentinel", True) for name in ("valkeys", "rediss")},
     "embedded": ("embedded", False),
 }
 
@@ -67,17 +69,55 @@ _OPTIONS: dict[str, _Option] = {
     "idle_timeout": _SECONDS,
 }
 
-# People arrive with the arguments of Dramatiq's RedisBroker in hand: say what replaces those that have no counterpart.
+_REAPED = "remove it: a job comes back by its lease, and the workers themselves see to that"
+_NO_REPEAT = (
+    "remove it: no command is repeated blindly, a write might be done twice. What can be repeated safely is, once, by "
+    "the job's id"
+)
+_OF_ACTORS = "it is an option of the actor, @dramatiq.actor({name}=...), or of the middleware Retries"
+_OF_BROKER = "it is an option of EchoMQBroker, not of a connection: write EchoMQBroker(url, {name}=...)"
+_OURS = "remove it: the client is set up for the wire, and this is part of it"
+_TLS_DEFAULT = "remove it: TLS follows the defaults of Python's ssl module, and the server decides on the rest"
+
+# People arrive with the arguments of Dramatiq's RedisBroker and of redis-py in hand: say what replaces each.
 _ADVICE: dict[str, str] = {
     "namespace": "remove it: key names are fixed by the wire, so every runtime finds the same queue. "
     "Use another db= or another server to keep two applications apart",
-    "maintenance_chance": "remove it: expired leases are reaped by the workers themselves",
-    "heartbeat_timeout": "leases replace heartbeats: give the broker lease= instead",
+    "maintenance_chance": _REAPED,
+    "requeue_deadline": _REAPED,
+    "requeue_interval": _REAPED,
+    "heartbeat_timeout": "leases replace heartbeats: give the broker lease= instead, in seconds",
     "dead_message_ttl": "remove it: dead jobs stay until somebody retries or drops them",
-    "requeue_deadline": "remove it: a job is handed back by its lease",
-    "requeue_interval": "remove it: a job is handed back by its lease",
     "client": "a ready-made redis client may repeat commands by itself; "
     "pass connection=echomq_tasks.connection.connect(...) instead",
+    "connection_pool": "the pool is made here, because every connection in it is fenced: give a URL, or host= and "
+    "port=, and max_connections= for its size",
+    "socket_timeout": "use timeout=, seconds to wait for a reply",
+    "socket_connect_timeout": "use connect_timeout=, seconds to wait for the connection itself",
+    "health_check_interval": "remove it: a broken connection is noticed when it is used, and replaced",
+    "decode_responses": "remove it: payloads are bytes, and replies stay bytes",
+    "encoding": "remove it: payloads are bytes, and text in them is UTF-8",
+    "encoding_errors": "remove it: payloads are bytes, and text in them is UTF-8",
+    "unix_socket_path": "write the URL unix:///run/valkey/valkey.sock",
+    "path": "write the URL unix:///run/valkey/valkey.sock",
+    "startup_nodes": "write the URL valkey+cluster://host1:6379,host2:6379",
+    "sentinels": "write the URL valkey+sentinel://host1:26379,host2:26379/<master name>",
+    "service_name": "write the URL valkey+sentinel://host1:26379,host2:26379/<master name>",
+    "sentinel_kwargs": "use sentinel_username= and sentinel_password=",
+    "credential_provider": "use username= and password=",
+    "ssl_ca_data": "write the certificates to a file and give its path as ssl_ca_certs=",
+    "ssl_password": "give a key file without a passphrase, readable by this user only, as ssl_keyfile=",
+    **dict.fromkeys(("retry", "retry_on_timeout", "retry_on_error", "cluster_error_retry_attempts"), _NO_REPEAT),
+    **dict.fromkeys(("max_retries", "min_backoff", "max_backoff", "retry_when", "throws"), _OF_ACTORS),
+    **dict.fromkeys(("lease", "max_stalled", "middleware", "connection"), _OF_BROKER),
+    **dict.fromkeys(("ssl_include_verify_flags", "ssl_exclude_verify_flags", "ssl_context"), _TLS_DEFAULT),
+    **dict.fromkeys(("ssl_validate_ocsp", "ssl_validate_ocsp_stapled", "ssl_ocsp_context"), _TLS_DEFAULT),
+    **dict.fromkeys(("ssl_ocsp_expected_cert", "ssl_min_version", "ssl_ciphers"), _TLS_DEFAULT),
+    **dict.fromkeys(("socket_keepalive", "socket_keepalive_options", "socket_read_size", "socket_type"), _OURS),
+    **dict.fromkeys(("single_connection_client", "lib_name", "lib_version", "driver_info", "parser_class"), _OURS),
+    **dict.fromkeys(("redis_connect_func", "connection_class", "legacy_responses", "event_dispatcher"), _OURS),
+    **dict.fromkeys(("cache", "cache_config", "maint_notifications_config", "read_from_replicas"), _OURS),
+    **dict.fromkeys(("oss_cluster_maint_notifications_handler", "require_full_coverage"), _OURS),
 }
 
 
@@ -92,12 +132,14 @@ class Config:
         nodes: host and port of the server, of the known cluster nodes, or of the Sentinels.
         master: the name the Sentinels know the master by.
         path: the unix socket, for ``unix://``.
-        directory: where the shared embedded server keeps its data; None is a private one.
+        directory: where the shared embedded server keeps its data; None is a private one. A relative path is made
+            absolute here, so that a later ``chdir`` leads nowhere else.
         timeout: how long to wait for a reply.
         connect_timeout: how long to wait for the connection itself.
         max_connections: ceiling on pooled connections (in a cluster: per node).
         protocol: RESP version, 2 or 3.
         idle_timeout: how long the shared embedded server stays up with no client; who starts it decides.
+        brand: the scheme that :attr:`address` is written with; it makes no difference to the connection.
 
     Raises:
         ConfigError: a value is of the wrong type, out of range, or has no meaning for this kind of server.
@@ -126,6 +168,7 @@ class Config:
     sentinel_username: str | None = None
     sentinel_password: str | None = field(default=None, repr=False)
     idle_timeout: float = 60.0
+    brand: Literal["valkey", "redis"] = field(default="valkey", repr=False, compare=False)
 
     def __post_init__(self) -> None:
         for name, option in _OPTIONS.items():
@@ -138,6 +181,8 @@ class Config:
             _check("port", port, _OPTIONS["port"])
         if self.client_name is not None and not re.fullmatch(r"[!-~]+", self.client_name):
             raise ConfigError("client_name must be printable ASCII without spaces: the server refuses anything else")
+        if self.directory is not None:
+            object.__setattr__(self, "directory", os.path.abspath(os.path.expanduser(self.directory)))
         self._check_kind()
 
     def _check_kind(self) -> None:
@@ -149,6 +194,8 @@ class Config:
             )
         if self.kind == "unix" and not self.path:
             raise ConfigError("a unix URL names the socket: unix:///run/valkey/valkey.sock")
+        if self.ssl_keyfile and not self.ssl_certfile:
+            raise ConfigError("ssl_keyfile is the key of a client certificate: give that too, as ssl_certfile=")
 
     @property
     def host(self) -> str:
@@ -162,13 +209,13 @@ class Config:
 
     @property
     def address(self) -> str:
-        """The URL without user, password and options: for messages to people."""
+        """The URL without user, password and options, in the scheme that was given: for messages to people."""
         if self.kind == "embedded":
-            return f"embedded://{self.directory or ''}"
+            return f"embedded://{quote(self.directory or '')}"
         if self.kind == "unix":
-            return f"unix://{self.path}"
+            return f"unix://{quote(self.path or '')}"
         where = ",".join(f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host, port in self.nodes)
-        scheme = "valkeys" if self.ssl else "valkey"
+        scheme = f"{self.brand}s" if self.ssl else self.brand
         if self.kind == "cluster":
             return f"{scheme}+cluster://{where}"
         if self.kind == "sentinel":
@@ -176,7 +223,7 @@ class Config:
         return f"{scheme}://{where}/{self.db}"
 
     @classmethod
-    def parse(cls, url: str | None = None, **options: Any) -> Config:
+    def parse(cls, url: str | None = None, *, also: Iterable[str] = (), **options: Any) -> Config:
         """Read a URL and the options beside it.
 
         Parameters:
@@ -184,8 +231,10 @@ class Config:
                 ``+cluster`` or ``+sentinel``, or ``embedded://[directory]``. None: ``EMQ_URL`` from the environment,
                 else the user's shared embedded server. User, password, path and query are percent-decoded (a ``+``
                 stays a plus).
+            also: names of the caller's own keywords, for "did you mean" when one of ``options`` is misspelled.
             options: any field above, and ``host`` and ``port`` in place of a URL. A keyword wins over the same option
-                in the query, the query over the URL's user and password. None means "not given".
+                in the query, the query over the URL's user and password. None means "not given". A number or flag may
+                be text, as it comes from an environment variable.
 
         Returns:
             The checked configuration.
@@ -194,7 +243,8 @@ class Config:
             ConfigError: an unknown scheme or option (the message names the nearest one), or a bad value.
         """
         given = {name: value for name, value in options.items() if value is not None}
-        _refuse_unknown(given)
+        _refuse_unknown(given, also)
+        given = {name: _convert(name, value) if isinstance(value, str) else value for name, value in given.items()}
         endpoint = {name: given.pop(name) for name in ("host", "port") if name in given}
         if url is not None and endpoint:
             raise ConfigError(f"{' and '.join(f'{name}=' for name in endpoint)} beside a URL: put it into the URL")
@@ -249,14 +299,13 @@ def _nearest(word: str, words: Iterable[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else "."
 
 
-def _refuse_unknown(names: Iterable[str]) -> None:
+def _refuse_unknown(names: Iterable[str], also: Iterable[str] = ()) -> None:
+    known = sorted({*_OPTIONS, *also})
     for name in names:
         if name in _ADVICE:
-            raise ConfigError(f"option {name!r} does not exist here: {_ADVICE[name]}")
+            raise ConfigError(f"option {name!r} does not exist here: {_ADVICE[name].format(name=name)}")
         if name not in _OPTIONS:
-            raise ConfigError(
-                f"unknown option {name!r}{_nearest(name, _OPTIONS)} Options: {', '.join(sorted(_OPTIONS))}"
-            )
+            raise ConfigError(f"unknown option {name!r}{_nearest(name, known)} Options: {', '.join(known)}")
 
 
 def _check(name: str, value: object, option: _Option) -> None:
@@ -273,7 +322,8 @@ def _check(name: str, value: object, option: _Option) -> None:
             raise ConfigError(f"{name} must be {what}, not {shown}")
         above = value >= option.low if option.type == "whole" else value > option.low
         if not math.isfinite(value) or not above or value > option.high:
-            raise ConfigError(f"{name} must be {what} from {option.low:g} to {option.high:g}, not {shown}")
+            lowest = f"from {option.low:.0f} to" if option.type == "whole" else f"above {option.low:.0f} and at most"
+            raise ConfigError(f"{name} must be {what} {lowest} {option.high:.0f}, not {shown}")
     if option.choices and value not in option.choices:
         raise ConfigError(f"{name} must be one of {', '.join(map(str, option.choices))}, not {shown}")
 
@@ -296,13 +346,13 @@ def _read_url(url: str) -> dict[str, Any]:
             f"unknown URL scheme {scheme!r}{_nearest(scheme.lower(), _SCHEMES)} Schemes: {', '.join(_SCHEMES)}"
         )
     kind, ssl = _SCHEMES[scheme.lower()]
-    values: dict[str, Any] = {"kind": kind}
+    values: dict[str, Any] = {"kind": kind, "brand": "redis" if scheme.lower().startswith("redis") else "valkey"}
     if ssl:
         values["ssl"] = True
     rest, _, query = rest.partition("?")
     if kind == "embedded":
         if rest:
-            values["directory"] = os.path.abspath(os.path.expanduser(unquote(rest)))
+            values["directory"] = unquote(rest)
     else:
         _read_authority(kind, rest, values)
     for name, value in _read_query(query).items():
@@ -360,7 +410,7 @@ def _read_query(query: str) -> dict[str, Any]:
 
 
 def _convert(name: str, text: str) -> Any:
-    """Turn the text of a query into the option's type; the value itself is checked later."""
+    """Turn text, of a query or an environment variable, into the option's type; the value is checked later."""
     kind = _OPTIONS[name].type
     if kind == "text":
         return text

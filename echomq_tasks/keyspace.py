@@ -23,7 +23,7 @@ QUEUE_KEYS: Final = frozenset(
     {
         "base", "pending", "active", "schedule", "dead", "ring", "paused", "glimit", "gactive", "gweight", "gnames",
         "wake", "meta", "limiter", "metrics:completed", "metrics:failed", "metrics:completed:data",
-        "metrics:failed:data", "repeat", "flow:outbox", "events",
+        "metrics:failed:data", "repeat", "flow:outbox", "events", "replies",
     }
 )  # fmt: skip
 #: The keys a job has beside its row.

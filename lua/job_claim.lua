@@ -1,10 +1,10 @@
 #!lua flags=allow-oom
 -- Claim up to n waiting jobs, flat and ring in turn, under the queue's pause, rate and concurrency ceilings.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: n, lease ms, lock form ("field" | "key")
+-- ARGV: n, lease ms, lock form ("field" | "key"), caller, nonce
 -- RETURNS: {ms until this queue is worth another look or -1, {id, payload, token, group or "", failures, stalled}, ...}
 -- ERRORS: none
--- WRITES: schedule (due jobs are promoted first), pending, g:*:pending, ring, gactive, row, active, limiter, wake, meta.turn
+-- WRITES: replies; schedule (due jobs are promoted first), pending, g:*:pending, ring, gactive, row, active, limiter, wake, meta.turn
 -- COST: O(n log m)
 -- @include _row
 -- @include _clock
@@ -13,7 +13,49 @@
 -- @include _place
 -- @include _promote
 -- @include _lock
+-- @include _mark
 local base, n, lease, as_field = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == 'field'
+local now = clock_ms()
+local claimed, leases, taken = {}, {}, {}
+
+local function take(id, token, fields, group)
+  claimed[#claimed + 1] = {id, fields[1] or '', token, group or '', row_count(fields[2]), row_count(fields[3])}
+  leases[#leases + 1] = now + lease
+  leases[#leases + 1] = id
+  taken[#taken + 1] = id .. ' ' .. token
+end
+
+local function answer(look_again)
+  if #claimed > 0 then
+    for i = 1, #leases, 2000 do
+      redis.call('ZADD', base .. 'active', unpack(leases, i, math.min(i + 1999, #leases)))
+    end
+    mark_write(base, ARGV[4], ARGV[5], table.concat(taken, ' '))
+  end
+  table.insert(claimed, 1, look_again)
+  return claimed
+end
+
+-- Sent again after its answer was lost: what it had taken is handed out now, and given back where there is no room.
+local lost, given_back = mark_read(base, ARGV[4], ARGV[5]), 0
+if lost then
+  for i = 1, #lost, 2 do
+    local row = base .. 'job:' .. lost[i]
+    local fields = row_read(row, 'payload', 'failures', 'stalled', 'state', 'attempts', 'group')
+    if fields[4] == 'active' and fields[5] == lost[i + 1] then
+      if #claimed < n then
+        lock_renew(row, fields[5], lease, as_field)
+        take(lost[i], row_count(fields[5]), fields, fields[6])
+      else
+        place_back(base, lost[i])
+        given_back = given_back + 1
+      end
+    end
+  end
+  wake(base, given_back)
+  if #claimed > 0 then return answer(-1) end
+end
+
 local meta = redis.call('HMGET', base .. 'meta', 'paused', 'max', 'concurrency', 'duration', 'turn')
 if meta[1] and meta[1] ~= '0' then
   -- Tokens of a paused queue would only make its workers spin; whoever resumes it pushes new ones.
@@ -21,7 +63,6 @@ if meta[1] and meta[1] ~= '0' then
   return {-1}
 end
 
-local now = clock_ms()
 local function scheduled_first()
   return tonumber(redis.call('ZRANGE', base .. 'schedule', 0, 0, 'WITHSCORES')[2])
 end
@@ -51,8 +92,6 @@ if max then
 end
 if concurrency then room = math.min(room, concurrency - redis.call('ZCARD', base .. 'active')) end
 
-local claimed, leases = {}, {}
-
 local function claim(id, group)
   local row = base .. 'job:' .. id
   local fields = row_read(row, 'payload', 'failures', 'stalled', 'state', 'attempts')
@@ -60,9 +99,7 @@ local function claim(id, group)
   if not fields[4] then return false end
   local token = row_count(fields[5]) + 1
   lock_claim(row, token, lease, as_field)
-  leases[#leases + 1] = now + lease
-  leases[#leases + 1] = id
-  claimed[#claimed + 1] = {id, fields[1] or '', token, group or '', row_count(fields[2]), row_count(fields[3])}
+  take(id, token, fields, group)
   return true
 end
 
@@ -120,9 +157,6 @@ if room > 0 then
   end
 end
 
-for i = 1, #leases, 2000 do
-  redis.call('ZADD', base .. 'active', unpack(leases, i, math.min(i + 1999, #leases)))
-end
 if max and #claimed > 0 then
   redis.call('SET', base .. 'limiter', row_count(redis.call('GET', base .. 'limiter')) + #claimed, 'KEEPTTL')
   if redis.call('PTTL', base .. 'limiter') < 0 then
@@ -142,6 +176,4 @@ elseif redis.call('EXISTS', base .. 'wake') == 0 then
   -- Jobs wait and no token is left: more workers are parked than tokens fit, or one died with a token in its hand.
   wake(base, 1)
 end
-local reply = {look_again}
-for _, job in ipairs(claimed) do reply[#reply + 1] = job end
-return reply
+return answer(look_again)

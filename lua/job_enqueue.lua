@@ -1,10 +1,10 @@
 #!lua
 -- Admit jobs: now, after a delay or at a time; flat or in a lane. An id that has a row is a duplicate, unchanged.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: per job id, payload, mode ("now" | "in" | "at"), ms (delay for "in", unix ms for "at"), priority, group ("" = flat), its name or ""
+-- ARGV: caller, nonce, then per job id, payload, mode ("now" | "in" | "at"), ms (delay for "in", unix ms for "at"), priority, group ("" = flat), its name or ""
 -- RETURNS: per job 1 enqueued, 2 scheduled, 0 duplicate with the same payload, -1 duplicate with another payload
 -- ERRORS: EMQKIND
--- WRITES: row; pending | g:<group>:pending, ring, gnames | schedule; wake
+-- WRITES: replies; row; pending | g:<group>:pending, ring, gnames | schedule; wake
 -- COST: O(log n) a job
 -- @include _row
 -- @include _clock
@@ -12,15 +12,23 @@
 -- @include _wake
 -- @include _lane
 -- @include _place
-local refusal = settle_kinds(1, 7)
+-- @include _mark
+local refusal = settle_kinds(3, 7)
 if refusal then return refusal end
 
 local base = KEYS[1]
+-- Sent again after its answer was lost: the rows could not tell, for a job that ran to its end meanwhile has none.
+local answered = mark_read(base, ARGV[1], ARGV[2])
+if answered then
+  for i, verdict in ipairs(answered) do answered[i] = tonumber(verdict) end
+  return answered
+end
+
 local verdicts, waiting = {}, 0
 -- Read when the first job for later needs them: most admissions are for now.
 local now, earliest, earlier
 
-for i = 1, #ARGV, 7 do
+for i = 3, #ARGV, 7 do
   local id, payload, mode, group = ARGV[i], ARGV[i + 1], ARGV[i + 2], ARGV[i + 5]
   local row = base .. 'job:' .. id
   if redis.call('EXISTS', row) == 1 then
@@ -57,4 +65,5 @@ for i = 1, #ARGV, 7 do
 end
 -- A parked worker sleeps until the earliest run-at that it knows; an earlier one must wake it to look again.
 wake(base, waiting + (earlier and 1 or 0))
+mark_write(base, ARGV[1], ARGV[2], table.concat(verdicts, ' '))
 return verdicts

@@ -20,12 +20,11 @@ def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     command = commands.add_parser(
         "demo",
         help="index the Python standard library with two workers, one of which is killed midway",
-        description="Index the Python standard library's sources with two worker processes on an embedded server, "
-        "kill one of them midway, and check the result against a plain count. "
-        "All arguments go to the example: try `echomq demo --limit 200`, or `-- --help`.",
+        # All arguments are the example's, --help too: it knows its options.
+        add_help=False,
     )
     command.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the example")
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, parser=command)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -31,7 +31,7 @@ def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument("queues", metavar="QUEUE", nargs="*", help="only these queues; spares a scan of all keys")
     command.add_argument("--url", help="the server (default: EMQ_URL, else the embedded one)")
     command.add_argument("--json", action="store_true", help="print one JSON object")
-    command.set_defaults(run=run)
+    command.set_defaults(run=run, parser=command)
 
 
 def run(options: argparse.Namespace) -> int:

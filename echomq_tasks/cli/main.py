@@ -55,7 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     options, others = root.parse_known_args(argv)
     if others:
         if options.run is not demo.run:
-            root.error(f"unrecognized arguments: {' '.join(others)}")
+            options.parser.error(f"unrecognized arguments: {' '.join(others)}")
         # The example has options of its own; argparse holds those before the first plain argument for unknown.
         options.arguments = others + options.arguments
     try:

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
 
@@ -12,13 +11,6 @@ import redis
 from redis.backoff import NoBackoff
 from redis.cluster import ClusterNode, RedisCluster
 from redis.connection import ConnectionPool, UnixDomainSocketConnection
-from redis.exceptions import (
-    AuthenticationError,
-    AuthorizationError,
-    NoPermissionError,
-    RedisClusterException,
-    RedisError,
-)
 from redis.exceptions import ConnectionError as RedisConnectionError
 from redis.exceptions import TimeoutError as RedisTimeoutError
 from redis.maint_notifications import MaintNotificationsConfig
@@ -26,8 +18,10 @@ from redis.retry import Retry
 from redis.sentinel import Sentinel
 
 from echomq_tasks.config import Config
+from echomq_tasks.connection.failures import typed_errors
 from echomq_tasks.connection.fence import FENCE_KEY, WIRE_VERSION, Fence, Server, judge
-from echomq_tasks.errors import ConfigError, EchoMQError, EmbeddedUnavailable, ServerUnavailable
+from echomq_tasks.connection.tls import check_files
+from echomq_tasks.errors import EmbeddedUnavailable
 from echomq_tasks.forks import after_fork
 
 
@@ -42,7 +36,7 @@ def connect(url: str | None = None, **options: Any) -> Connection:
         A connected :class:`Connection`; close it, or use it in a ``with`` statement.
 
     Raises:
-        ConfigError: the URL, an option or the credentials are wrong.
+        ConfigError: the URL, an option, a TLS file, the credentials or the database's number is wrong.
         ServerUnavailable: nothing answers there.
         ServerTooOld: the server is below the floor.
         VersionMismatch: the server's keys follow another wire version.
@@ -75,7 +69,8 @@ class Connection:
         self._sentinel: Sentinel | None = None
         self._companions: dict[Any, Companion] = {}
         self._reopening = threading.Lock()
-        with _typed_errors(config):
+        check_files(config)
+        with typed_errors(config):
             self._client: redis.Redis | RedisCluster | None = self._open()
             try:
                 self._check()
@@ -93,10 +88,10 @@ class Connection:
 
     @property
     def client(self) -> redis.Redis | RedisCluster:
-        """The redis-py client, for commands of your own; it never repeats one by itself."""
+        """The redis-py client, for commands of your own; it never repeats one by itself. Also after :meth:`close`."""
         client = self._client
         if client is None:
-            with self._reopening, _typed_errors(self.config):
+            with self._reopening, typed_errors(self.config):
                 client = self._client = self._client or self._open()
         return client
 
@@ -119,7 +114,7 @@ class Connection:
         Raises:
             ServerUnavailable: the node cannot be reached; and whatever else :func:`connect` raises.
         """
-        with _typed_errors(self.config):
+        with typed_errors(self.config):
             try:
                 connection = self._dial(key)
             except (RedisConnectionError, RedisTimeoutError):
@@ -148,7 +143,11 @@ class Connection:
             self.client.connection_pool.disconnect(inuse_connections=False)
 
     def close(self) -> None:
-        """Close every pooled connection and companion. Connections from :meth:`fresh` stay their owners'."""
+        """Close every pooled connection and companion. Connections from :meth:`fresh` stay their owners'.
+
+        This frees sockets, it does not forbid: a later use of :attr:`client` or :meth:`fresh` connects again, and then
+        wants another ``close()``. Closing twice does no harm.
+        """
         for companion in list(self._companions.values()):
             companion.close()
         self.client.close()
@@ -258,34 +257,3 @@ class Connection:
 def _never() -> Retry:
     """Return a policy that never repeats a command: a repeated write may have been done twice."""
     return Retry(NoBackoff(), 0)
-
-
-@contextmanager
-def _typed_errors(config: Config) -> Iterator[None]:
-    """Raise redis-py's errors as ours, with the address and what to do next."""
-    try:
-        yield
-    except (RedisError, RedisClusterException) as error:
-        raise _translate(config, error) from error
-
-
-def _translate(config: Config, error: BaseException) -> EchoMQError:
-    # The cluster client wraps whatever its start-up nodes raised.
-    cause: BaseException | None = error
-    while cause is not None:
-        if isinstance(cause, EchoMQError):
-            return cause
-        if isinstance(cause, (AuthenticationError, AuthorizationError)):
-            return ConfigError(
-                f"{config.address} refused the credentials ({cause}): check username and password, in the URL "
-                "(percent-encoded) or as keywords"
-            )
-        if isinstance(cause, NoPermissionError):
-            return ConfigError(
-                f"the server's ACL does not let this user go on ({cause}): allow it the keys {{emq}}:* and emq:*"
-            )
-        cause = cause.__cause__
-    return ServerUnavailable(
-        f"cannot use {config.address}: {error}. Check that the server runs and that this address is right "
-        f"(url=, host= and port=, or the environment variable EMQ_URL)"
-    )

@@ -7,6 +7,7 @@ from typing import Any
 
 from dramatiq import Broker, MessageProxy
 from dramatiq import middleware as stock
+from dramatiq.common import compute_backoff
 
 
 class Retries(stock.Retries):
@@ -18,7 +19,8 @@ class Retries(stock.Retries):
 
     Two things differ, both so that no message is lost or surprises:
 
-    - A ``retry_when`` predicate that raises counts as "retry": the stock middleware would acknowledge the message.
+    - A ``retry_when`` predicate that raises means a retry, with backoff and up to this middleware's ``max_retries``: the
+      stock one would acknowledge the message.
     - ``min_backoff=0`` given here means no backoff, as it does on an actor; the stock middleware reads it as unset.
 
     Parameters:
@@ -55,9 +57,18 @@ class Retries(stock.Retries):
         except Exception:
             if exception is None or message.failed:
                 raise
-            self.logger.exception(
-                "Deciding on a retry of message %r failed; it is retried in %d milliseconds.",
-                message.message_id,
-                self.min_backoff,
-            )
-            broker.enqueue(message, delay=self.min_backoff)  # type: ignore[arg-type]
+            self.logger.exception("Deciding on a retry of message %r failed.", message.message_id)
+            self._retry_anyway(broker, message)
+
+    def _retry_anyway(self, broker: Broker, message: MessageProxy) -> None:
+        """Retry with backoff, as often as the broker's default allows, whatever the message and its actor say."""
+        retries = message.options.get("retries")
+        if not isinstance(retries, int):
+            # The queue counts failures too, and what it counts cannot be spoilt by a message.
+            retries = getattr(getattr(message, "job", None), "failures", 0) + 1
+            message.options["retries"] = retries
+        if self.max_retries is not None and retries > self.max_retries:
+            message.fail()
+            return
+        _, delay = compute_backoff(retries - 1, factor=self.min_backoff, max_backoff=self.max_backoff)
+        broker.enqueue(message, delay=delay)  # type: ignore[arg-type]

@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from datetime import datetime
 
-import redis
-
-from echomq_tasks.errors import EchoMQError, InvalidArgument, ScriptError, ServerError, ServerUnavailable
+from echomq_tasks.errors import EchoMQError, InvalidArgument, ScriptError, ServerError
 from echomq_tasks.identity import check_id, group_id
 from echomq_tasks.queue.arguments import EXACT, payload_bytes, seconds_to_ms, whole
+from echomq_tasks.queue.callers import Callers
 from echomq_tasks.queue.model import Admission, Enqueued, NewJob
 from echomq_tasks.scripts import Call, Scripts
 
@@ -92,26 +91,28 @@ def _chunks(offers: Iterable[_Offer], most: int, most_bytes: int) -> Iterator[li
         yield chunk
 
 
-def _trip(scripts: Scripts, key: bytes, offers: list[_Offer]) -> EchoMQError | None:
+def _trip(scripts: Scripts, key: bytes, callers: Callers, offers: list[_Offer]) -> EchoMQError | None:
     """Send offers in one round trip and note each answer; an offer without one collided, or its call failed."""
     chunks = list(_chunks(offers, _JOBS_A_CALL, _BYTES_A_CALL))
-    calls = [Call("job_enqueue", key, [arg for offer in chunk for arg in offer.args]) for chunk in chunks]
-    repeated = False
-    try:
-        replies = scripts.attempt(calls, repeat=False)
-    except ServerUnavailable as error:
-        if isinstance(error.__cause__, redis.TimeoutError):
-            raise
-        # The jobs may be in already. Offering the same ids again is harmless: the rows tell.
-        repeated = True
-        replies = scripts.attempt(calls, repeat=False)
+    # The server keeps one answer a caller, so each call of the trip has a caller of its own.
+    mine = [callers.take() for _ in chunks]
+    # Sent again on a fresh connection when the connection drops: the server knows the call by its nonce. A caller whose
+    # call is not answered then either is not given back, for its next call would be taken for that one.
+    replies = scripts.attempt(
+        [
+            Call("job_enqueue", key, [caller.id, caller.nonce(), *(arg for offer in chunk for arg in offer.args)])
+            for caller, chunk in zip(mine, chunks, strict=True)
+        ]
+    )
     failure: EchoMQError | None = None
-    for chunk, reply in zip(chunks, replies, strict=True):
+    for caller, chunk, reply in zip(mine, chunks, replies, strict=True):
+        caller.answered()
+        callers.give(caller)
         if isinstance(reply, EchoMQError):
             failure = failure or reply
             continue
         for offer, code in zip(chunk, reply, strict=True):
-            if code > 0 or (repeated and code == 0 and offer.minted):
+            if code > 0:
                 offer.admitted()
             elif not offer.minted:
                 offer.duplicate()
@@ -121,7 +122,7 @@ def _trip(scripts: Scripts, key: bytes, offers: list[_Offer]) -> EchoMQError | N
     return failure
 
 
-def admit(scripts: Scripts, key: bytes, jobs: Iterable[NewJob]) -> list[Enqueued]:
+def admit(scripts: Scripts, key: bytes, callers: Callers, jobs: Iterable[NewJob]) -> list[Enqueued]:
     """Admit jobs to the queue whose base is ``key``; one answer for each, in order.
 
     Every job is checked before the first byte is sent.
@@ -139,7 +140,7 @@ def admit(scripts: Scripts, key: bytes, jobs: Iterable[NewJob]) -> list[Enqueued
         for trip in _chunks(offers, _JOBS_A_CALL * 16, _BYTES_A_TRIP):
             left = trip
             for _ in range(_MAX_COLLISIONS):
-                failure = _trip(scripts, key, left)
+                failure = _trip(scripts, key, callers, left)
                 if failure is not None:
                     raise failure
                 left = [offer for offer in left if offer.answer is None]

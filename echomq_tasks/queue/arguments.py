@@ -55,10 +55,11 @@ def whole(value: int, what: str, least: int, most: int | None = None) -> int:
     Raises:
       InvalidArgument: when it is not; ``what`` names it.
     """
-    if isinstance(value, bool) or not isinstance(value, int) or value < least or (most is not None and value > most):
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= (EXACT if most is None else most):
         span = f"from {least} up" if most is None else f"from {least} to {most}"
         raise InvalidArgument(f"{what} is a whole number {span}, not {value!r}")
-    return value
+    # A member of an IntEnum is a whole number too, but not one that goes over the wire.
+    return int(value)
 
 
 def lease_ms(lease: float) -> int:
@@ -78,6 +79,8 @@ def retry_args(retry: Retry) -> tuple[bytes | str | int, ...]:
     """
     delay = seconds_to_ms(retry.delay, "delay")
     limit = -1 if retry.max_retries is None else whole(retry.max_retries, "max_retries", 0)
+    if not isinstance(retry.error, str):
+        raise InvalidArgument(f"an error is a text, not {retry.error!r}")
     error = retry.error.encode(errors="backslashreplace")
     if retry.payload is None:
         return delay, limit, error, 1, b""

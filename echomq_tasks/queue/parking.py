@@ -59,18 +59,23 @@ class Parking:
             if self._parked_at is None:
                 self._park()
             left = deadline - time.monotonic()
+            wire = self._wire
             try:
-                ready = self._wire.can_read(max(left, 0.0))
+                ready = wire.can_read(max(left, 0.0))
                 if ready:
                     if self._answer() is not None:
                         return True
                 elif self._parked_at is not None and time.monotonic() - self._parked_at > _BLOCK + _GRACE:
                     raise redis.ConnectionError(f"no answer for {_BLOCK + _GRACE:g} seconds")
             except (redis.ConnectionError, redis.TimeoutError, ResponseError, OSError) as error:
+                if self._wire is not wire:
+                    return False  # closed by another thread meanwhile
                 # UNBLOCKED and READONLY come here too: the master has moved, so the next wait looks for it.
                 self.close()
                 raise self._broke(error) from error
-            except BaseException:
+            except BaseException as error:
+                if self._wire is not wire and isinstance(error, Exception):
+                    return False  # closed by another thread meanwhile, with a socket in use here
                 # Thrown into this thread (a time limit, a shutdown), maybe in the middle of an answer.
                 self.close()
                 raise

@@ -12,6 +12,7 @@ from echomq_tasks.identity import check_id, group_id
 from echomq_tasks.keyspace import check_queue, queue_key
 from echomq_tasks.queue.admission import admit
 from echomq_tasks.queue.arguments import lease_ms, payload_bytes, retry_args, whole
+from echomq_tasks.queue.callers import Caller, Callers
 from echomq_tasks.queue.model import (
     Claimed,
     Complete,
@@ -67,6 +68,9 @@ class Queue:
         self.connection = connection if connection is not None else connect()
         self.scripts = Scripts.of(self.connection)
         self._base = queue_key(name)
+        # Apart, because a claim that was not answered is sent again with the next claim.
+        self._senders = Callers()
+        self._claimers = Callers()
 
     def __repr__(self) -> str:
         return f"Queue({self.name!r}, {self.connection!r})"
@@ -97,7 +101,7 @@ class Queue:
           ServerOutOfMemory: the server's memory is full; the job is not in.
         """
         job = NewJob(payload=payload, delay=delay, at=at, priority=priority, group=group, id=id)
-        return admit(self.scripts, self._base, (job,))[0]
+        return admit(self.scripts, self._base, self._senders, (job,))[0]
 
     def enqueue_many(self, jobs: Iterable[NewJob | bytes | str]) -> list[Enqueued]:
         """Admit many jobs in few round trips; one answer for each, in order.
@@ -110,20 +114,21 @@ class Queue:
             # Iterable, but each of its characters would become a job.
             raise InvalidArgument("enqueue_many takes a list of jobs, not one payload: use enqueue for that")
         offered = [job if isinstance(job, NewJob) else NewJob(payload=job) for job in jobs]
-        return admit(self.scripts, self._base, offered)
+        return admit(self.scripts, self._base, self._senders, offered)
 
     # -- claiming and settling ----------------------------------------------------------------------------------
 
     def claim(self, count: int = 1, *, lease: float = 30.0) -> Claimed:
         """Claim up to ``count`` waiting jobs for ``lease`` seconds; due scheduled jobs are promoted first.
 
-        Flat jobs and lanes are served in turn. The queue's pause and its rate and concurrency ceilings hold. When the
-        connection drops before the answer, the claimed jobs come back by themselves once the lease is over.
+        Flat jobs and lanes are served in turn. The queue's pause and its rate and concurrency ceilings hold. When no
+        answer comes, the next claim of this process is given what this one took; at the latest it comes back when the
+        lease is over.
 
         Raises:
           InvalidArgument: when ``count`` is not from 1 to 1000 or ``lease`` is below a millisecond.
         """
-        return self._claimed(self.scripts.call(*self._claim_call(count, lease)))
+        return self.turn((), whole(count, "count", 1), lease=lease).claimed
 
     def complete(self, job: Job, result: bytes | str = b"") -> Verdict:
         """Settle a job as done: OK, or GONE when it was completed or removed meanwhile.
@@ -169,11 +174,15 @@ class Queue:
     def turn(self, settlements: Sequence[Settlement], count: int, *, lease: float = 30.0) -> Turn:
         """Settle what is done and claim up to ``count`` more, in one round trip; 0 claims nothing."""
         calls, order = self._settle_calls(settlements)
-        if count:
-            calls.append(self._claim_call(count, lease))
-        replies = self.scripts.batch(calls) if calls else []
-        claimed = self._claimed(replies.pop()) if count else Claimed(())
-        return Turn(tuple(verdicts_in_place(replies, order)), claimed)
+        if not count:
+            return Turn(tuple(verdicts_in_place(self.scripts.batch(calls) if calls else [], order)), Claimed(()))
+        caller = self._claimers.take()
+        try:
+            *replies, taken = self.scripts.batch([*calls, self._claim_call(count, lease, caller)])
+            caller.answered()
+        finally:
+            self._claimers.give(caller)
+        return Turn(tuple(verdicts_in_place(replies, order)), self._claimed(taken))
 
     def extend(self, job: Job, *, lease: float = 30.0) -> Verdict:
         """Renew the lease of one job, to ``lease`` seconds from now: OK or GONE.
@@ -360,10 +369,10 @@ class Queue:
     def _verb(self, script: str, job_id: str, *args: bytes) -> Verdict:
         return Verdict(text(self.scripts.call(script, self._base, (check_id(job_id, "JOB"), *args))))
 
-    def _claim_call(self, count: int, lease: float) -> Call:
+    def _claim_call(self, count: int, lease: float, caller: Caller) -> Call:
         ms = lease_ms(lease)
         form = "field" if self.connection.server.hash_field_ttl else "key"
-        return Call("job_claim", self._base, (whole(count, "count", 1, MAX_CLAIM), ms, form))
+        return Call("job_claim", self._base, (whole(count, "count", 1, MAX_CLAIM), ms, form, caller.id, caller.nonce()))
 
     def _claimed(self, reply: list[Any]) -> Claimed:
         jobs = tuple(
@@ -380,6 +389,8 @@ class Queue:
         args: dict[str, list[bytes | str | int]] = {}
         places: dict[str, list[int]] = {}
         for place, settlement in enumerate(settlements):
+            if not isinstance(settlement, (Complete, Retry, Release)):
+                raise InvalidArgument(f"a settlement is a Complete, a Retry or a Release, not {settlement!r}")
             job = settlement.job
             check_id(job.id, "JOB")
             rest: tuple[bytes | str | int, ...] = ()

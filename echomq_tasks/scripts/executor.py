@@ -133,7 +133,12 @@ class Scripts:
         """
         commands: list[Packed] = []
         for call in calls:
-            commands.append(("EVALSHA", self._scripts[call.name].sha, 1, call.key, *call.args))
+            if self.connection.is_cluster:
+                # A second key of the slot, and one that never exists: while the slot moves from node to node, a node
+                # that has only part of it answers TRYAGAIN, where it would run a script with one key on that part.
+                commands.append(("EVALSHA", self._scripts[call.name].sha, 2, call.key, call.key + b"slot", *call.args))
+            else:
+                commands.append(("EVALSHA", self._scripts[call.name].sha, 1, call.key, *call.args))
         replies = self._send(commands, repeat)
         demoted = [index for index, reply in enumerate(replies) if isinstance(reply, ReadOnlyError)]
         if demoted and not self.connection.is_cluster:
@@ -276,7 +281,7 @@ class Scripts:
         if isinstance(reply, NoPermissionError) or "ACL failure" in text:
             return ConfigError(
                 f"the user of {self.connection.config.address} may not run {script.name}: {text}. It needs ~emq:* "
-                "~{emq}:* &emq:* and the command categories that docs/operations.md lists"
+                "~{emq}:* &emq:* and the commands of the ACL SETUSER line in docs/operations.md"
             )
         if isinstance(reply, (MovedError, AskError)):
             return ServerUnavailable(

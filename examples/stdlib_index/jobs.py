@@ -48,11 +48,11 @@ def load(run: str, name: str) -> list[Index]:
 
 @contextmanager
 def noted(run: str, job: str) -> Iterator[None]:
-    """Note for the view each start of a job, and which process finished it last."""
+    """Note for the view each start of a job, and which process finished it first."""
     client().hincrby(table(run, "starts"), job, 1)
     client().expire(table(run, "starts"), KEEP_S)
     yield
-    client().hset(table(run, "finished"), job, os.getpid())
+    client().hsetnx(table(run, "finished"), job, os.getpid())
     client().expire(table(run, "finished"), KEEP_S)
 
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from rich.table import Table
 
 from stdlib_index.index import STDLIB, Index, index_source, merge, sources
-from stdlib_index.view import View
+from stdlib_index.view import View, numbered
 from stdlib_index.workers import Workers
 
 STALL_S = 60.0
@@ -28,7 +28,7 @@ def build(view: View, packages: dict[str, list[str]], args: argparse.Namespace) 
     from stdlib_index import jobs  # not at the top: its broker reads EMQ_URL, which main has just set
 
     jobs.client().ping()  # starts the embedded server, here, so that it is ours and our children find it
-    run, workers = uuid.uuid4().hex[:8], Workers(args.threads)
+    run, workers = uuid.uuid4().hex[:8], Workers(args.threads, view.say)
     try:
         began = time.monotonic()
         for _ in range(args.workers):
@@ -37,23 +37,26 @@ def build(view: View, packages: dict[str, list[str]], args: argparse.Namespace) 
             for file in files:
                 jobs.index_file.send(run, package, file, len(files), len(packages))
         with view:
-            watch(view, workers, run, began, kill=not args.no_kill)
+            killed = watch(view, workers, run, began, kill=not args.no_kill)
         seconds = time.monotonic() - began
         view.say(f"{view.total:,} jobs done in {seconds:.1f} s, {view.total / seconds:,.0f} jobs/s")
         jobs.broker.join(jobs.QUEUE, timeout=30_000)  # a job killed after it had stored its result still comes back
         starts = sum(map(int, jobs.client().hvals(jobs.table(run, "starts"))))
-        view.say(f"{starts - view.total} runs were repeats, of jobs that had been started before")
+        view.say(repeats(starts - view.total, killed))
         return merge(jobs.load(run, "report"))
     finally:
         workers.stop()
         jobs.broker.close()
 
 
-def watch(view: View, workers: Workers, run: str, began: float, kill: bool) -> None:
-    """Show how the run goes, since it ``began`` and until all is done; ``kill`` a worker when two fifths are."""
+def watch(view: View, workers: Workers, run: str, began: float, kill: bool) -> bool:
+    """Show how the run goes, since it ``began`` and until all is done; ``kill`` a worker when two fifths are.
+
+    Return whether one was killed.
+    """
     from stdlib_index import jobs
 
-    names = {pid: f"worker {pid}" for pid in workers.running}
+    pids, killed, waiting_until = list(workers.running), set(), 0.0
     moved, done = time.monotonic(), 0
     while done < view.total:
         time.sleep(0.1)
@@ -67,17 +70,37 @@ def watch(view: View, workers: Workers, run: str, began: float, kill: bool) -> N
             raise Stalled(f"worker {dead[0]} ended by itself: see above for its error")
         if kill and view.total * 2 // 5 <= done < view.total:
             kill = False
-            view.say(f"killed worker {workers.kill()} (SIGKILL), in the middle of its jobs")
-            pid = workers.start()
-            names[pid] = f"worker {pid}"
-            view.say(f"started worker {pid} in its place")
-        view.show(done, now - began, {name: finished[pid] for pid, name in names.items()})
+            killed.add(pid := workers.kill())
+            view.say(f"killed worker {pid} (SIGKILL), in the middle of its jobs")
+            pids.append(workers.start())
+            view.say(f"started worker {pids[-1]} in its place")
+            waiting_until = now + 2 * jobs.broker.lease
+        view.show(done, now - began, {pid: finished[pid] for pid in pids}, killed)
+        # Quiet with nothing left to claim, so soon after the kill: what is missing is what the killed worker held.
+        if moved + 0.5 < now < waiting_until and not jobs.broker.queue(jobs.QUEUE).counts().waiting:
+            view.say(f"waiting for the killed worker's jobs: their lease is {jobs.broker.lease:g} s")
+            waiting_until = 0.0
     if kill:
         view.say("all was done before a worker could be killed: take more files")
+    return bool(killed)
+
+
+def repeats(count: int, killed: bool) -> str:
+    """Say how many runs were repeats, and why."""
+    if not count:
+        return "no run was a repeat"
+    cause = "jobs the killed worker had begun, and what these sent again" if killed else "jobs whose lease had run out"
+    return f"{numbered(count, 'run')} {'was a repeat' if count == 1 else 'were repeats'}: {cause}"
+
+
+def skipped(index: Index) -> str:
+    """Say how many files could not be read as Python."""
+    return f"{index.skipped:,} skipped as not valid Python" if index.skipped else "none skipped"
 
 
 def check(view: View, built: Index, packages: dict[str, list[str]]) -> bool:
     """Count again in this process, without jobs, and compare identifier by identifier."""
+    view.say("counting again in this process, without jobs, to compare")
     began = time.monotonic()
     plain = merge(index_source(file) for files in packages.values() for file in files)
     wrong = [name for name in built.counts.keys() | plain.counts if built.counts[name] != plain.counts[name]]
@@ -85,8 +108,8 @@ def check(view: View, built: Index, packages: dict[str, list[str]]) -> bool:
         view.say(f"  {name}: {built.counts[name]:,} by jobs, {plain.counts[name]:,} by the plain count")
     verdict = "equal to" if built == plain else f"DIFFERENT in {len(wrong):,} identifiers from"
     view.say(
-        f"{verdict} a plain count in one process: {len(plain.counts):,} identifiers, {plain.counts.total():,} "
-        f"occurrences, {plain.files:,} files, {plain.skipped} skipped; it took {time.monotonic() - began:.1f} s"
+        f"{verdict} a plain count: {len(plain.counts):,} identifiers, {plain.counts.total():,} "
+        f"occurrences, {numbered(plain.files, 'file')}, {skipped(plain)}; it took {time.monotonic() - began:.1f} s"
     )
     return built == plain
 
@@ -113,7 +136,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         parser.error(f"no sources in {STDLIB}: run this with a Python that has its standard library as files")
     files = sum(map(len, packages.values()))
     view = View(total=files + len(packages) + 1)
-    view.say(f"indexing {files:,} files in {len(packages)} packages of {STDLIB}")
+    view.say(f"indexing {numbered(files, 'file')} in {numbered(len(packages), 'package')} of {STDLIB}")
     try:
         built = build(view, packages, args)
     except (Stalled, KeyboardInterrupt) as error:
@@ -123,7 +146,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for name, count in built.counts.most_common(10):
         grid.add_row(name, f"{count:>11,}")
     view.console.print(grid)
-    view.say(f"{built.files:,} files indexed; {built.skipped} skipped, for they are not valid Python")
+    view.say(f"{numbered(built.files, 'file')} indexed, {skipped(built)}")
     return 0 if check(view, built, packages) else 1
 
 

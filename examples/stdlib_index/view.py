@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Collection, Mapping
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TaskID, TextColumn
+
+
+def numbered(number: int, noun: str) -> str:
+    """A number and its noun: "1 job", "2 jobs"."""
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"
 
 
 class View:
@@ -33,14 +39,19 @@ class View:
         """Print a line, above the bars."""
         self.console.print(text, soft_wrap=True, markup=False)
 
-    def show(self, done: int, seconds: float, workers: dict[str, int]) -> None:
-        """Show the jobs done, in all and by each worker; without a terminal about one line a second."""
+    def show(self, done: int, seconds: float, workers: Mapping[int, int], killed: Collection[int] = ()) -> None:
+        """Show the jobs done, in all and by each worker's pid; without a terminal about one line a second."""
         note = f" of {self.total:,}, {done / seconds:,.0f} jobs/s"
         if self.live:
-            for name, count in {"all jobs": done, **workers}.items():
-                if name not in self.bars:
-                    self.bars[name] = self.progress.add_task(name, total=self.total, note="")
-                self.progress.update(self.bars[name], completed=count, note=note if name == "all jobs" else "")
+            self._draw("all jobs", done, note)
+            for pid, count in workers.items():
+                self._draw(f"worker {pid}", count, ", killed" if pid in killed else "")
         elif done == self.total or time.monotonic() >= self.next_line:
             self.next_line = time.monotonic() + 1.0
-            self.say(f"{done:,}{note}; " + ", ".join(f"{name}: {count:,}" for name, count in workers.items()))
+            names = {pid: f"worker {pid}{' (killed)' if pid in killed else ''}" for pid in workers}
+            self.say(f"{done:,}{note}; " + ", ".join(f"{names[pid]}: {count:,}" for pid, count in workers.items()))
+
+    def _draw(self, name: str, count: int, note: str) -> None:
+        if name not in self.bars:
+            self.bars[name] = self.progress.add_task(name, total=self.total, note="")
+        self.progress.update(self.bars[name], completed=count, note=note)

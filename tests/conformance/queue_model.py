@@ -107,6 +107,7 @@ class QueueModel:
             return "dead" if job.state == "dead" else "scheduled"
         job.retried = job.attempts
         job.failures += 1
+        job.stalled = 0
         job.late = False
         if job.failures <= limit:
             job.state = "scheduled"

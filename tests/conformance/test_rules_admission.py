@@ -117,3 +117,13 @@ def wire_lane(queue: Queue, wire: Wire) -> str:
 def test_the_name_of_a_derived_group_is_kept_for_people_and_a_branded_id_needs_none(queue: Queue, wire: Wire) -> None:
     queue.enqueue_many([NewJob(payload="p", group=group) for group in ("acme", "Ελλάδα", "GRP0NgWEfAEJfs")])
     assert wire.read("gnames") == {group_id("acme"): "acme", group_id("Ελλάδα"): "Ελλάδα"}
+
+
+def test_the_kept_answers_are_one_bounded_key_that_goes_by_itself(queue: Queue, wire: Wire) -> None:
+    queue.enqueue("p")
+    queue.claim()
+    assert 0 < wire.do("HLEN", "replies") <= 2
+    assert 0 < wire.do("PTTL", "replies") <= 3_600_000
+    wire.do("HSET", "replies", *[word for number in range(1200) for word in (f"caller-{number}", "1 1")])
+    Queue(queue.name, queue.connection).enqueue("p")
+    assert wire.do("HLEN", "replies") <= 1001

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -58,6 +60,19 @@ def test_a_guide_runs_as_written(guide: str, namespace: dict[str, object], capsy
     if guide == "docs/queue.md":
         assert "enqueued" in printed
         assert "True" in printed
+
+
+@pytest.mark.slow
+def test_what_the_queues_guide_shows_passes_a_strict_type_check(tmp_path: Path) -> None:
+    (tmp_path / "guide.py").write_text("\n".join(blocks("docs/queue.md")))
+    checked = subprocess.run(
+        [sys.executable, "-m", "mypy", "--strict", "--no-incremental", str(tmp_path / "guide.py")],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    assert checked.returncode == 0, checked.stdout + checked.stderr
 
 
 @pytest.mark.parametrize("guide", [path.relative_to(ROOT).as_posix() for path in ROOT.glob("*.md")] + [

@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 from support.servers import ServerProcess
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+ROOT = Path(__file__).parents[2]
+EXAMPLES = ROOT / "examples"
 
 LETTERS = """\
 Dear Ada, thank you.
@@ -22,22 +23,25 @@ Dear reader, this came a little later.
 """
 
 
-def run(script: str, **variables: str) -> str:
+def run(script: str, *, logged: str = "", **variables: str) -> str:
     done = subprocess.run(
         [sys.executable, str(EXAMPLES / script)],
-        env={**os.environ, **variables},
+        env={**os.environ, "PYTHONPATH": str(ROOT), **variables},
         capture_output=True,
         text=True,
         timeout=60,
     )
     assert done.returncode == 0, done.stdout + done.stderr
+    assert logged in done.stderr
     return done.stdout
 
 
 @pytest.mark.parametrize("script", ["dramatiq_swap/before.py", "dramatiq_swap/after.py"])
 def test_the_app_does_the_same_before_and_after_the_swap(script: str, server: ServerProcess) -> None:
     server.flush()
-    assert run(script, SERVER_URL=server.url.replace("valkey://", "redis://")) == LETTERS
+    # The failure that the guide prepares its reader for.
+    failure = "ConnectionError: the letter box is full"
+    assert run(script, logged=failure, SERVER_URL=server.url.replace("valkey://", "redis://")) == LETTERS
 
 
 def test_the_swap_is_two_lines() -> None:

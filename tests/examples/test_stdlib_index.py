@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import io
 import os
+import re
+import signal
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+from support.eventually import eventually
 from support.servers import ServerProcess
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
@@ -60,6 +64,43 @@ jobs.broker.close()
 """
 
 
+# A run of five jobs of which two are done; then the killed worker holds one, and nothing waits.
+WAITS_FOR_THE_LEASE = """
+import sys, time
+from stdlib_index import jobs
+from stdlib_index.run import watch
+
+def finish(*names, pid):
+    for name in names:
+        jobs.client().hsetnx(jobs.table("run", "finished"), name, pid)
+
+class View:
+    total, shown = 5, None
+    def say(self, text):
+        print(text)
+        if text.startswith("waiting"):
+            finish("c", "d", "e", pid=12)
+    def show(self, done, seconds, workers, killed):
+        if workers != self.shown:
+            print(done, workers, killed)
+        self.shown = dict(workers)
+
+class Workers:
+    running = {11: None}
+    def kill(self): return 11
+    def start(self): return 12
+    def dead(self): return []
+
+finish("a", "b", pid=11)
+jobs.broker.queue(jobs.QUEUE).enqueue("{}")
+assert jobs.broker.queue(jobs.QUEUE).claim(1, lease=60.0)
+print(watch(View(), Workers(), "run", time.monotonic(), kill=True))
+finish("a", pid=12)
+print(jobs.client().hget(jobs.table("run", "finished"), "a"))
+jobs.broker.close()
+"""
+
+
 def python(*argv: str, url: str) -> subprocess.CompletedProcess[str]:
     path = os.pathsep.join([str(EXAMPLES), *filter(None, sys.path)])
     env = {**os.environ, "PYTHONPATH": path, "EMQ_URL": url}
@@ -79,8 +120,129 @@ def test_the_example_survives_a_killed_worker_and_equals_a_plain_count(url: str)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "(SIGKILL)" in ran.stdout
     assert "in its place" in ran.stdout
+    killed = re.search(r"killed worker (\d+)", ran.stdout)
+    assert killed
+    # Its count stays what it was, marked, to the end.
+    counts = re.findall(rf"worker {killed[1]} \(killed\): (\d+)", ran.stdout)
+    assert counts
+    assert len(set(counts)) == 1
     assert "equal to a plain count" in ran.stdout
     assert "\x1b" not in ran.stdout
+
+
+def test_the_run_says_when_it_waits_for_the_lease_of_the_killed_worker(url: str) -> None:
+    ran = python("-c", WAITS_FOR_THE_LEASE, url=url)
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.splitlines() == [
+        "killed worker 11 (SIGKILL), in the middle of its jobs",
+        "started worker 12 in its place",
+        "2 {11: 2, 12: 0} {11}",
+        "waiting for the killed worker's jobs: their lease is 2 s",
+        "5 {11: 2, 12: 3} {11}",
+        "True",
+        "b'11'",
+    ]
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@pytest.mark.chaos
+def test_ctrl_c_while_workers_start_ends_the_run_without_a_traceback(url: str) -> None:
+    path = os.pathsep.join([str(EXAMPLES), *filter(None, sys.path)])
+    process = subprocess.Popen(
+        [sys.executable, "-m", "stdlib_index.run", "--limit", "300", "--url", url],
+        env={**os.environ, "PYTHONPATH": path},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    children = Path(f"/proc/{process.pid}/task/{process.pid}/children")
+    try:
+        eventually(lambda: len(children.read_text().split()) == 2, 30.0)
+        workers = [int(pid) for pid in children.read_text().split()]
+        # As a terminal does it: to everybody in the process group.
+        os.killpg(process.pid, signal.SIGINT)
+        out, errors = process.communicate(timeout=60)
+    finally:
+        if process.poll() is None:
+            process.kill()
+            process.communicate()
+    assert (process.returncode, errors) == (1, "")
+    assert out.endswith("stopped: interrupted\n")
+    assert "Traceback" not in out
+    eventually(lambda: not any(map(alive, workers)), 30.0)
+
+
+def test_what_workers_write_to_standard_error_is_said_with_their_pid(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from stdlib_index.workers import Workers
+
+    said: list[str] = []
+    workers = Workers(1, said.append)
+    workers.command = [sys.executable, "-c", "import sys; print('ouch', file=sys.stderr); sys.stdin.read(); 1 / 0"]
+    pid = workers.start()
+    try:
+        eventually(lambda: said == [f"worker {pid}: ouch"], 30.0)
+        assert os.getsid(pid) == pid
+        assert workers.dead() == []
+    finally:
+        workers.stop()
+    assert said[-1] == f"worker {pid}: ZeroDivisionError: division by zero"
+
+    workers = Workers(1, said.append)
+    workers.command = [sys.executable, "-c", "import sys; sys.exit('cannot go on')"]
+    pid = workers.start()
+    eventually(lambda: workers.dead() == [pid], 30.0)
+    # Who speaks of its end may point to what it said.
+    assert said[-1] == f"worker {pid}: cannot go on"
+    workers.stop()
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_lines_go_above_the_bars_and_the_killed_workers_bar_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    monkeypatch.setattr(sys, "stdout", terminal := Terminal())
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setenv("COLUMNS", "100")
+    from stdlib_index.view import View
+
+    with View(total=9) as view:
+        view.show(3, 1.0, {11: 2, 12: 1}, {11})
+        view.progress.refresh()
+        drawn = len(terminal.getvalue())
+        view.say("worker 12: ouch")
+        view.progress.refresh()
+    text, later = terminal.getvalue(), terminal.getvalue()[drawn:]
+    assert re.search(r"worker 11 .*2, killed", text)
+    assert not re.search(r"worker 12 .*killed", text)
+    # The three bars are taken away, then comes the line, then the bars again.
+    before, _, after = later.partition("worker 12: ouch")
+    assert before.count("\x1b[2K") >= 3
+    assert "all jobs" in after
+
+
+def test_numbers_and_causes_are_said_in_plain_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(EXAMPLES))
+    from stdlib_index.index import Index
+    from stdlib_index.run import repeats, skipped
+    from stdlib_index.view import numbered
+
+    assert [numbered(n, "job") for n in (0, 1, 2, 1234)] == ["0 jobs", "1 job", "2 jobs", "1,234 jobs"]
+    assert repeats(0, True) == repeats(0, False) == "no run was a repeat"
+    assert repeats(1, True) == "1 run was a repeat: jobs the killed worker had begun, and what these sent again"
+    assert repeats(2, False) == "2 runs were repeats: jobs whose lease had run out"
+    assert skipped(Index()) == "none skipped"
+    assert skipped(Index(skipped=3)) == "3 skipped as not valid Python"
 
 
 def test_a_worker_killed_between_storing_and_sending_does_not_stall_the_run(url: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from dramatiq import cli as dramatiq_cli
 from support.eventually import eventually
 from support.servers import ServerProcess, free_port
 
@@ -93,6 +95,39 @@ def test_a_wrong_command_line_is_refused_with_its_usage(
         main(arguments)
     assert ended.value.code == 2
     assert "usage: echomq" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("command", ["worker tasks", "info"])
+def test_an_unknown_option_is_refused_with_the_usage_of_its_command(
+    command: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main([*command.split(), "--flavour", "sweet"])
+    assert ended.value.code == 2
+    error = capsys.readouterr().err
+    assert f"usage: echomq {command.split()[0]}" in error
+    assert "unrecognized arguments: --flavour" in error
+
+
+def test_the_help_of_worker_names_its_defaults_and_where_more_options_are() -> None:
+    text = " ".join(echomq("worker", "--help").stdout.split())
+    for words in ("one module is enough", "default: EMQ_URL, else the embedded server", "dramatiq[watch]"):
+        assert words in text
+    assert re.search(r"`dramatiq MODULE` .* pid file, log file, shutdown timeout", text)
+
+
+def test_the_help_of_demo_shows_the_options_of_the_example() -> None:
+    text = echomq("demo", "--help").stdout
+    for option in ("--url", "--limit", "--workers", "--threads", "--no-kill"):
+        assert option in text
+
+
+def test_demo_without_rich_says_in_one_line_what_to_install(tmp_path: Path) -> None:
+    (tmp_path / "rich.py").write_text("raise ModuleNotFoundError(\"No module named 'rich'\", name='rich')\n")
+    ended = echomq("demo", PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert 'pip install "echomq_tasks[embedded,cli]"' in ended.stderr
+    assert len(ended.stderr.splitlines()) == 1
 
 
 def test_info_counts_the_jobs_of_each_queue(
@@ -194,10 +229,70 @@ def test_worker_runs_jobs_and_ends_with_0_once_what_runs_has_ended(
     assert (counts.completed, counts.unfinished, counts.dead) == (3, 0, 0)
 
 
-def test_worker_says_which_module_it_cannot_import(server: ServerProcess, tmp_path: Path) -> None:
-    ended = echomq("worker", "no_such_module", "--url", server.url, "-p", "1", "-P", str(tmp_path))
-    assert ended.returncode != 0
-    assert "no_such_module" in ended.stderr
+@pytest.mark.parametrize(
+    ("modules", "advice"),
+    [
+        ("recipts", "no module named 'recipts' from here (., {here}): did you mean 'receipts'?"),
+        ("recipts.mail:broker", "no module named 'recipts' from here (., {here}): did you mean 'receipts'?"),
+        ("receipts xylophone", "no module named 'xylophone' from here (., {here}): go to the directory it is in"),
+        ("receipts.py", "'receipts.py' is a file, and a module is named as for import: write `receipts`"),
+        ("receipts.py:broker", "'receipts.py' is a file, and a module is named as for import: write `receipts`"),
+        ("./shop/receipts.py", "write `shop.receipts`"),
+        ("../shop/receipts.py", "write `receipts --path ../shop`"),
+    ],
+)
+def test_worker_says_which_module_it_cannot_find_before_it_starts_one_process(
+    modules: str, advice: str, tmp_path: Path
+) -> None:
+    (tmp_path / "receipts.py").write_text("raise AssertionError('imported')\n")
+    ended = echomq("worker", *modules.split(), "--path", str(tmp_path))
+    assert (ended.returncode, ended.stdout) == (2, "")
+    (line,) = ended.stderr.splitlines()
+    assert line.startswith("echomq: ")
+    assert advice.format(here=tmp_path) in line
+
+
+@pytest.fixture
+def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """What Dramatiq's command would be started with, in place of starting it."""
+    seen: list[Any] = []
+    monkeypatch.setattr(dramatiq_cli, "main", seen.append)
+    monkeypatch.setattr(sys, "argv", ["echomq", "worker"])
+    monkeypatch.delenv("EMQ_URL", raising=False)
+    return seen
+
+
+def test_worker_looks_into_every_path_and_imports_nothing_itself(started: list[Any], tmp_path: Path) -> None:
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"tasks_{name}.py").write_text("raise AssertionError('imported')\n")
+    paths = [str(tmp_path / "one"), str(tmp_path / "two")]
+    before = list(sys.path)
+    assert main(["worker", "tasks_one", "tasks_two", "-P", paths[0], "-P", paths[1], "-Q", "unheard_of"]) == 0
+    (arguments,) = started
+    assert (arguments.broker, arguments.modules) == ("tasks_one", ["tasks_two"])
+    assert arguments.path == [".", *paths]
+    assert arguments.queues == ["unheard_of"]
+    assert sys.path == before
+
+
+def test_worker_refuses_a_wrong_url_and_blames_no_variable(
+    started: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["worker", "json", "--url", "foo://"]) == 1
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("echomq: unknown URL scheme 'foo'")
+    assert "EMQ_URL" not in line
+    assert started == []
+    assert "EMQ_URL" not in os.environ
+
+
+@pytest.mark.parametrize("number", ["x", "0", "-1", "1.5"])
+def test_a_number_of_processes_is_whole_and_positive(number: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["worker", "tasks", f"--processes={number}"])
+    assert ended.value.code == 2
+    assert f"--processes/-p: must be a whole number from 1 up, not '{number}'" in capsys.readouterr().err
 
 
 @pytest.mark.slow

@@ -63,16 +63,6 @@ def test_a_user_who_may_not_read_the_fence_is_told_which_keys_to_allow(clean: Se
         clean.client().acl_deluser("nokeys")
 
 
-def test_tls_towards_a_server_without_it_is_server_unavailable(clean: ServerProcess) -> None:
-    with pytest.raises(ServerUnavailable, match="valkeys://"):
-        connect(f"valkeys://127.0.0.1:{clean.port}", timeout=0.5)
-
-
-def test_the_tls_options_reach_the_socket(clean: ServerProcess) -> None:
-    with pytest.raises(ServerUnavailable, match="No such file"):
-        connect(f"valkeys://127.0.0.1:{clean.port}", ssl_ca_certs="/nowhere/ca.pem")
-
-
 # --- the client
 
 
@@ -111,6 +101,17 @@ def test_closing_in_a_forked_child_leaves_the_parent_connected(standalone: Conne
     parent_id = standalone.client.client_id()
     assert in_fork(lambda: standalone.close() is None)
     assert standalone.client.client_id() == parent_id
+
+
+def test_a_closed_connection_connects_again_when_it_is_used(clean: ServerProcess) -> None:
+    connection = connect(clean.url, client_name="again")
+    connection.close()
+    own = connection.fresh(b"key", blocking=False)
+    own.disconnect()
+    assert connection.client.ping()
+    connection.close()
+    connection.close()
+    eventually(lambda: all(client["name"] != "again" for client in clean.client().client_list()))
 
 
 def test_closing_frees_every_pooled_connection(clean: ServerProcess) -> None:

@@ -55,12 +55,12 @@ def fill(wire: Wire) -> None:
     wire.do("LPUSH", "wake", 1)
 
 
-ENQUEUE: list[str | int] = [NEW, "p", "now", 0, 0, LANE, "acme", NEWER, "p", "in", 500, 1, "", ""]
+ENQUEUE: list[str | int] = ["me", 1, NEW, "p", "now", 0, 0, LANE, "acme", NEWER, "p", "in", 500, 1, "", ""]
 RETRY: list[str | int] = [FLAT, 1, 0, 0, "boom", 1, "", IN_LANE, 1, 500, -1, "boom", 0, "q"]
 
 CASES: dict[str, Case] = {
-    "job_enqueue": Case(ENQUEUE, [1, 2], ids=(0, 7)),
-    "job_claim": Case([10, 30_000, "field"], None),
+    "job_enqueue": Case(ENQUEUE, [1, 2], ids=(2, 7)),
+    "job_claim": Case([10, 30_000, "field", "me", 1], None),
     "job_complete": Case([FLAT, 1, "r", IN_LANE, 1, "r", STRANGERS_CHILD, 1, "r"], ["ok"] * 3, ids=(0, 3), token=1),
     "job_retry": Case(RETRY, ["dead", "scheduled"], ids=(0, 7), token=1),
     "job_release": Case([FLAT, 1, IN_LANE, 1], ["ok", "ok"], ids=(0, 2), token=1),

@@ -1,16 +1,22 @@
-"""Every script runs as a user who may touch the keys of one queue, or the node leases, and nothing else."""
+"""Every script runs as a user who may touch one queue's keys; the documented user can do all, and needs all it has."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 import redis
 from script_cases import ABSENT, CASES, DUE, FLAT, IN_LANE, WAITING, WAITING_IN_LANE, fill, key_of
+from support.clusters import ClusterProcess
+from support.eventually import eventually
 from support.servers import ServerProcess
 from wire.handwriting import Wire, text
 
 from echomq_tasks.connection import Connection, connect
+from echomq_tasks.errors import EchoMQError
+from echomq_tasks.queue import Enqueued, Queue, State, Verdict
 from echomq_tasks.scripts.loader import load_scripts
 
 PASSWORD = "only-this-queue"
@@ -93,3 +99,103 @@ def test_a_flow_job_settled_by_that_user_stays_on_its_own_slot(
     others = [key for key in admin.client.scan_iter() if not key.startswith(wire.base.encode())]
     assert [key for key in others if not key.startswith(b"{emq}:")] == []
     assert (wire.row(FLAT), wire.row(IN_LANE), wire.row(ABSENT)) == ({}, {}, {})
+
+
+# --- the user that the documentation gives
+
+OPERATIONS = Path(__file__).parents[2] / "docs" / "operations.md"
+(DOCUMENTED,) = re.findall(r"^ACL SETUSER .*$", OPERATIONS.read_text(), re.MULTILINE)
+USER = {"username": "echomq", "password": "password"}
+#: What it may, without how it is made and what is taken away.
+GRANTS = [word for word in DOCUMENTED.split()[5:] if word != "-@dangerous"]
+
+
+def whole_cycle(connection: Connection, name: str) -> None:
+    """Everything a producer and a worker do."""
+    queue = Queue(name, connection)
+    first = queue.enqueue("now")
+    assert isinstance(first, Enqueued)
+    delayed, _ = queue.enqueue("later", delay=3600), queue.enqueue("in a lane", group="acme")
+    assert queue.state(delayed.id) is State.SCHEDULED
+    one, other = queue.claim(2).jobs
+    assert queue.update_progress(one.id, 0.5) is Verdict.OK
+    assert queue.add_log(one.id, "a line") == 1
+    assert queue.extend(one) is Verdict.OK
+    assert queue.complete(one) is Verdict.OK
+    assert queue.retry(other, "boom", max_retries=0) is Verdict.DEAD
+    assert queue.browse(State.DEAD) == [other.id]
+    assert queue.reprocess(other.id) is Verdict.OK
+    (again,) = queue.claim(lease=0.001).jobs
+    eventually(lambda: queue.sweep_stalled().recovered == (again.id,), message="swept")
+    assert queue.counts().scheduled == 1
+    assert queue.remove(delayed.id) is Verdict.OK
+    connection.client.delete(queue._base + b"wake")  # noqa: SLF001 - the tokens of the above
+    parking = queue.parking()
+    try:
+        assert not parking.wait(0.01)
+        parking.leave()
+        queue.enqueue("wakes")
+        assert parking.wait(10)
+    finally:
+        parking.close()
+    events = connection.client.pubsub()
+    events.subscribe(queue._base + b"events")  # noqa: SLF001 - as a dashboard does
+    events.close()
+    assert queue.drain("pending", "lanes") > 0
+
+
+def denied(client: redis.Redis) -> list[str]:
+    """What the server's log of refusals holds, emptied by reading."""
+    entries = [f"{entry['reason']} {entry['object']}" for entry in client.acl_log()]
+    client.acl_log_reset()
+    return entries
+
+
+def test_the_documented_user_can_do_everything_and_is_denied_nothing(private: ServerProcess, queue_name: str) -> None:
+    private.flush()
+    denied(private.client())
+    private.client().execute_command(*DOCUMENTED.split())
+    with connect(private.url, **USER) as connection:
+        assert connection.server.name == "valkey"
+        whole_cycle(connection, queue_name)
+        assert connection.client.client_info()["lib-name"] == "echomq_tasks"
+        # A lease of a node id that was refused is not an error, so look for the key.
+        assert list(connection.client.scan_iter(match="{emq}:node:*"))
+    assert denied(private.client()) == []
+
+
+@pytest.mark.cluster
+def test_the_documented_user_can_do_everything_in_a_cluster(cluster: ClusterProcess, queue_name: str) -> None:
+    cluster.flush()
+    for node in cluster.nodes:
+        denied(node.client())
+        node.client().execute_command(*DOCUMENTED.split())
+    try:
+        with connect(cluster.url, **USER) as connection:
+            whole_cycle(connection, queue_name)
+        assert [denied(node.client()) for node in cluster.nodes] == [[], [], []]
+    finally:
+        for node in cluster.nodes:
+            node.client().acl_deluser("echomq")
+
+
+@pytest.mark.parametrize(
+    "command", ["FLUSHALL", "KEYS *", "CONFIG GET *", "ACL LIST", "SHUTDOWN", "GET other", "MONITOR"]
+)
+def test_the_documented_user_may_do_nothing_dangerous(private: ServerProcess, command: str) -> None:
+    private.client().execute_command(*DOCUMENTED.split())
+    with redis.Redis(port=private.port, **USER) as client, pytest.raises(redis.exceptions.NoPermissionError):
+        client.execute_command(*command.split())
+
+
+@pytest.mark.parametrize("grant", [grant for grant in GRANTS if grant != "+cluster|slots"])
+def test_the_documented_user_has_no_right_it_does_not_need(private: ServerProcess, queue_name: str, grant: str) -> None:
+    private.flush()
+    denied(private.client())
+    private.client().execute_command(*[word for word in DOCUMENTED.split() if word != grant])
+    try:
+        with connect(private.url, **USER) as connection:
+            whole_cycle(connection, queue_name)
+    except (EchoMQError, redis.exceptions.NoPermissionError):
+        pass  # told in the log as well
+    assert denied(private.client()) != []

@@ -85,12 +85,14 @@ def test_an_id_that_has_a_row_is_a_duplicate_and_changes_nothing(
     fill(wire)
     before = wire.dumps()
     for mode in ("now", "in", "at"):
-        assert call(connection, wire, "job_enqueue", [FLAT, payload, mode, 1, 5, "GRP0NgWEfAEJfs", "acme"]) == [verdict]
+        assert call(
+            connection, wire, "job_enqueue", ["me", mode, FLAT, payload, mode, 1, 5, "GRP0NgWEfAEJfs", "acme"]
+        ) == [verdict]
     assert wire.dumps() == before
 
 
 def test_one_id_twice_in_a_batch_is_admitted_once(connection: Connection, wire: Wire) -> None:
-    args: list[str | int] = [NEW, "p", "now", 0, 0, "", "", NEW, "p", "now", 0, 0, "", ""]
+    args: list[str | int] = ["me", 1, NEW, "p", "now", 0, 0, "", "", NEW, "p", "now", 0, 0, "", ""]
     assert call(connection, wire, "job_enqueue", args) == [1, 0]
     assert wire.ids("pending") == [NEW]
 

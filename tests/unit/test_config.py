@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
+import inspect
 import os
 from pathlib import Path
 from typing import Any
 
 import pytest
+import redis
+from dramatiq.brokers.redis import RedisBroker
+from redis.connection import SSLConnection
 
 from echomq_tasks.config import Config, default_directory
 from echomq_tasks.errors import ConfigError
@@ -55,6 +59,13 @@ from echomq_tasks.errors import ConfigError
 def test_a_url_is_read(url: str, expected: dict[str, Any]) -> None:
     config = Config.parse(url)
     assert {name: getattr(config, name) for name in expected} == expected
+
+
+@pytest.mark.parametrize("suffix", ["", "+cluster", "+sentinel"])
+@pytest.mark.parametrize(("scheme", "ssl"), [("redis", False), ("valkey", False), ("rediss", True), ("valkeys", True)])
+def test_the_scheme_alone_decides_on_tls(scheme: str, suffix: str, ssl: bool) -> None:
+    path = "/main" if suffix == "+sentinel" else ""
+    assert Config.parse(f"{scheme}{suffix}://h{path}").ssl is ssl
 
 
 def test_a_keyword_wins_over_the_query_and_the_query_over_the_user_part() -> None:
@@ -153,7 +164,11 @@ def test_a_url_that_cannot_be_meant_is_refused_with_advice(url: str, message: st
         ("timeout", float("inf")),
         ("timeout", float("nan")),
         ("timeout", True),
-        ("timeout", "3"),
+        ("timeout", "soon"),
+        ("timeout", b"3"),
+        ("db", "1.5"),
+        ("db", ""),
+        ("ssl", "maybe"),
         ("connect_timeout", 1e9),
         ("max_connections", 0),
         ("max_connections", 1.5),
@@ -195,6 +210,41 @@ def test_an_unknown_option_names_the_nearest_and_the_others() -> None:
         Config.parse("valkey://h", zzz=3)
 
 
+def test_the_callers_own_keywords_are_suggested_too() -> None:
+    mine = ("lease", "max_stalled")
+    with pytest.raises(ConfigError, match=r"'leese'; did you mean 'lease'\?.*Options: .*lease, max_connections"):
+        Config.parse("valkey://h", also=mine, leese=3)
+    with pytest.raises(ConfigError, match="did you mean 'timeout'"):
+        Config.parse("valkey://h", also=mine, timeuot=3)
+    with pytest.raises(ConfigError) as caught:
+        Config.parse("valkey://h", leese=3)
+    assert "'lease'" not in str(caught.value)
+
+
+def test_numbers_and_flags_may_be_text_as_in_a_url() -> None:
+    ambient = {"port": "26390", "db": "5", "timeout": "3", "max_connections": "7", "ssl": "true", "protocol": "3"}
+    config = Config.parse(host="h", ssl_check_hostname="no", **ambient)
+    assert (config.port, config.db, config.timeout, config.max_connections) == (26390, 5, 3.0, 7)
+    assert (config.ssl, config.protocol, config.ssl_check_hostname) == (True, 3, False)
+    with pytest.raises(ConfigError, match="port must be a whole number from 1 to 65535, not 70000"):
+        Config.parse(port="70000")
+    with pytest.raises(ConfigError, match="contradicts"):
+        Config.parse("rediss://h", ssl="false")
+
+
+@pytest.mark.parametrize("value", [0, -1, "0", 1e9])
+def test_a_range_is_written_in_plain_numbers_and_says_that_zero_is_not_in_it(value: object) -> None:
+    with pytest.raises(ConfigError, match="timeout must be a number of seconds above 0 and at most 1000000, not "):
+        Config.parse("valkey://h", timeout=value)
+    with pytest.raises(ConfigError, match="db must be a whole number from 0 to 2147483647, not -1"):
+        Config.parse("valkey://h", db=-1)
+
+
+def test_a_key_without_its_certificate_is_refused() -> None:
+    with pytest.raises(ConfigError, match="ssl_certfile="):
+        Config.parse("rediss://h", ssl_keyfile="/some.key")
+
+
 @pytest.mark.parametrize(
     ("option", "advice"),
     [
@@ -205,11 +255,39 @@ def test_an_unknown_option_names_the_nearest_and_the_others() -> None:
         ("requeue_deadline", "lease"),
         ("requeue_interval", "lease"),
         ("client", "connection="),
+        ("connection_pool", "max_connections="),
+        ("socket_timeout", "use timeout="),
+        ("socket_connect_timeout", "use connect_timeout="),
+        ("health_check_interval", "remove it"),
+        ("decode_responses", "stay bytes"),
+        ("retry_on_timeout", "done twice"),
+        ("max_retries", r"@dramatiq\.actor\(max_retries="),
+        ("unix_socket_path", "unix:///"),
+        ("ssl_ca_data", "ssl_ca_certs="),
+        ("ssl_password", "without a passphrase"),
+        ("ssl_ciphers", "ssl module"),
+        ("lease", r"an option of EchoMQBroker.*EchoMQBroker\(url, lease="),
+        ("max_stalled", r"an option of EchoMQBroker.*max_stalled="),
+        ("middleware", r"an option of EchoMQBroker.*middleware="),
+        ("connection", r"an option of EchoMQBroker.*connection="),
     ],
 )
-def test_an_option_of_the_redis_broker_is_answered_with_what_replaces_it(option: str, advice: str) -> None:
-    with pytest.raises(ConfigError, match=f"{option}.*{advice}"):
-        Config.parse("valkey://h", **{option: 1})
+def test_an_option_brought_from_elsewhere_is_answered_with_what_replaces_it(option: str, advice: str) -> None:
+    for url, options in (("valkey://h", {option: 1}), (f"valkey://h?{option}=1", {})):
+        with pytest.raises(ConfigError, match=f"option '{option}' does not exist here.*{advice}"):
+            Config.parse(url, **options)
+
+
+@pytest.mark.parametrize("taker", [redis.Redis, redis.ConnectionPool, SSLConnection, RedisBroker])
+def test_no_option_of_redis_py_and_its_broker_is_merely_unknown(taker: type) -> None:
+    known = {field.name for field in dataclasses.fields(Config)}
+    names = set(inspect.signature(taker).parameters) - {"url", "host", "port", "kwargs", "parameters"} - known
+    # Internals of redis-py that nobody writes down by hand.
+    names -= {"connection_kwargs", "cache_factory"}
+    assert names
+    for name in names:
+        with pytest.raises(ConfigError, match=f"option '{name}' does not exist here: "):
+            Config.parse("valkey://h", **{name: 1})
 
 
 def test_no_password_is_ever_shown() -> None:
@@ -240,8 +318,16 @@ def test_no_refusal_shows_a_password(url: str, options: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("url", "address"),
     [
-        ("redis://joe:pw@h:1/2?timeout=3", "valkey://h:1/2"),
-        ("rediss://[::1]", "valkeys://[::1]:6379/0"),
+        ("redis://joe:pw@h:1/2?timeout=3", "redis://h:1/2"),
+        ("valkey://h", "valkey://h:6379/0"),
+        ("REDISS://[::1]", "rediss://[::1]:6379/0"),
+        ("valkeys://h", "valkeys://h:6379/0"),
+        ("redis://h?ssl=true", "rediss://h:6379/0"),
+        ("rediss+cluster://a:1", "rediss+cluster://a:1"),
+        ("redis+sentinel://a/m", "redis+sentinel://a:26379/m"),
+        ("unix:///a%20b?db=3", "unix:///a%20b"),
+        ("embedded:///a%3Fb", "embedded:///a%3Fb"),
+        ("embedded://some/dir", f"embedded://{os.path.abspath('some/dir')}"),
         ("unix://:pw@/s", "unix:///s"),
         ("valkey+cluster://a:1,b:2", "valkey+cluster://a:1,b:2"),
         ("valkey+sentinel://a/m%20m", "valkey+sentinel://a:26379/m%20m"),
@@ -252,7 +338,27 @@ def test_no_refusal_shows_a_password(url: str, options: dict[str, Any]) -> None:
 def test_the_address_is_a_url_again(url: str, address: str) -> None:
     config = Config.parse(url)
     assert config.address == address
-    assert Config.parse(address).nodes == config.nodes
+    again = Config.parse(address)
+    assert (again.address, again.nodes, again.path, again.directory) == (
+        address,
+        config.nodes,
+        config.path,
+        config.directory,
+    )
+
+
+def test_the_scheme_makes_no_other_difference() -> None:
+    assert Config.parse("redis://h") == Config.parse("valkey://h")
+    assert hash(Config.parse("redis://h")) == hash(Config.parse("valkey://h"))
+
+
+def test_a_relative_directory_stays_where_it_was_when_the_process_moves(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = Config(kind="embedded", directory="data")
+    monkeypatch.chdir("/")
+    assert (config.directory, config.address) == (str(tmp_path / "data"), f"embedded://{tmp_path}/data")
 
 
 def test_a_config_is_frozen() -> None:

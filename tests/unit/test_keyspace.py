@@ -30,6 +30,7 @@ EXAMPLES = [
     (keyspace.queue_key("mail", "gactive"), b"emq:{mail}:gactive"),
     (keyspace.queue_key("mail", "gweight"), b"emq:{mail}:gweight"),
     (keyspace.queue_key("mail", "gnames"), b"emq:{mail}:gnames"),
+    (keyspace.queue_key("mail", "replies"), b"emq:{mail}:replies"),
     (keyspace.queue_key("mail", "wake"), b"emq:{mail}:wake"),
     (keyspace.queue_key("mail", "meta"), b"emq:{mail}:meta"),
     (keyspace.queue_key("mail", "limiter"), b"emq:{mail}:limiter"),

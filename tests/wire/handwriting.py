@@ -22,9 +22,10 @@ class Wire:
         return text(self.client.execute_command(command, self.base + suffix, *args))
 
     def keys(self) -> Iterator[str]:
-        """The suffixes of every key of the queue."""
+        """The suffixes of every key of the queue but ``replies``: what a call was answered is no part of its effect."""
         for key in self.client.scan_iter(match=self.base + "*", count=1000):
-            yield text(key).removeprefix(self.base)
+            if (suffix := text(key).removeprefix(self.base)) != "replies":
+                yield suffix
 
     def everything(self) -> dict[str, Any]:
         """Every key of the queue with its whole value: text, dict (hash, zset with scores), list or set."""
@@ -88,8 +89,12 @@ class Wire:
         return int(seconds) * 1000 + int(micros) // 1000
 
     def dumps(self) -> dict[bytes, bytes]:
-        """Every key of the server (the fence and node leases left out), serialized: what a refusal must not change."""
-        keys = sorted(key for key in self.client.scan_iter(count=1000) if not key.startswith(b"{emq}:"))
+        """Every key of the server (the fence, node leases and kept answers left out), serialized.
+
+        A refusal must not change them.
+        """
+        found = self.client.scan_iter(count=1000)
+        keys = sorted(key for key in found if not key.startswith(b"{emq}:") and not key.endswith(b"}:replies"))
         return {key: self.client.dump(key) for key in keys}
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import threading
 import time
 from collections.abc import Iterable
@@ -16,7 +17,7 @@ from dramatiq.results import Results
 from redis.cluster import RedisCluster
 
 from echomq_tasks.brokers.dramatiq.consumer import EchoMQConsumer
-from echomq_tasks.brokers.dramatiq.delivery import Delivery, RetryIntent, fresh_payload
+from echomq_tasks.brokers.dramatiq.delivery import ERROR_TAIL, Delivery, RetryIntent, fresh_payload
 from echomq_tasks.brokers.dramatiq.leases import LeaseKeeper
 from echomq_tasks.brokers.dramatiq.outgoing import check_delay, new_job, take_eta
 from echomq_tasks.brokers.dramatiq.settler import Settler
@@ -28,11 +29,13 @@ from echomq_tasks.errors import ConfigError, InvalidArgument, ServerError, Serve
 from echomq_tasks.forks import after_fork
 from echomq_tasks.keyspace import check_queue
 from echomq_tasks.middleware import Retries
-from echomq_tasks.queue import Enqueued, NewJob, Queue, Verdict, check_job
+from echomq_tasks.queue import Admission, Enqueued, NewJob, Queue, Verdict, check_job
 
 #: Middleware whose after_process_message tells the world how a run ended. A run that lost its lease tells nothing: the
 #: job's other run does.
 _REPORTERS = (Results, stock.Callbacks, stock.Pipelines, stock.GroupCallbacks, stock.Retries)
+#: Our own options, for a misspelled one to be told.
+_OPTIONS = ("connection", "lease", "max_stalled", "middleware")
 #: Milliseconds before a retry whose delay is no delay: Dramatiq's default backoff.
 _RETRY_DELAY = 15_000
 
@@ -76,7 +79,7 @@ class EchoMQBroker(Broker):
             raise ConfigError(f"lease is a number of seconds from 0.1 to 86400, not {lease!r}")
         if isinstance(max_stalled, bool) or not isinstance(max_stalled, int) or max_stalled < 1:
             raise ConfigError(f"max_stalled is a whole number from 1 up, not {max_stalled!r}")
-        self._config = connection.config if connection is not None else Config.parse(url, **options)
+        self._config = connection.config if connection is not None else Config.parse(url, also=_OPTIONS, **options)
         self._given = connection
         self._connection = connection
         self.lease = float(lease)
@@ -96,6 +99,8 @@ class EchoMQBroker(Broker):
         self._queues: dict[str, Queue] = {}
         self._settlers: dict[Queue, Settler] = {}
         self._slots: dict[int, Slots] = {}
+        # The delivery whose run this thread's hooks are being told of.
+        self._reporting = threading.local()
 
     # -- what is underneath -------------------------------------------------------------------------------------
 
@@ -132,8 +137,14 @@ class EchoMQBroker(Broker):
         return settler
 
     def close(self) -> None:
-        """Stop renewing leases and close the connection, unless it was given. A closed broker opens again on use."""
-        self.leases.stop()
+        """Stop renewing leases and close the connection, unless it was given. A closed broker opens again on use.
+
+        Leases of jobs that still run are renewed until they end: stop the worker first to have none.
+        """
+        if self.leases.holding:
+            self.logger.warning("Closed while %d jobs run: their leases are kept.", self.leases.holding)
+        else:
+            self.leases.stop()
         with self._lock:
             connection, self._connection = self._connection, self._given
             scripts = {queue.scripts for queue in self._queues.values()}
@@ -187,10 +198,30 @@ class EchoMQBroker(Broker):
             return self._intend_retry(message, delay)
         check_delay(delay)
         message, job = self._prepare(message, delay)
+        reported: Delivery | None = getattr(self._reporting, "delivery", None)
         with transport():
-            (enqueued,) = self.queue(message.queue_name).enqueue_many((job,))
+            queue = self.queue(message.queue_name)
+            if reported is None:
+                (enqueued,) = queue.enqueue_many((job,))
+            else:
+                enqueued = self._follow_up(reported, queue, job)
         self._sent(message, enqueued, delay)
         return message
+
+    def _follow_up(self, reported: Delivery, queue: Queue, job: NewJob) -> Enqueued:
+        """Send what follows from a run that is being reported: the next step of a pipeline, a callback.
+
+        A hook that raised here would be logged, and the job acknowledged: what follows would be lost. So what cannot be
+        sent now is sent before the acknowledgement, which is repeated until that succeeds.
+        """
+        job = dataclasses.replace(job, id=queue.new_id())
+        try:
+            (enqueued,) = queue.enqueue_many((job,))
+        except ServerError as error:
+            self.logger.warning("What follows job %s is sent before it is acknowledged: %s", reported.job_id, error)
+            reported.owe(queue, job)
+            enqueued = Enqueued(str(job.id), Admission.ENQUEUED)
+        return enqueued
 
     def enqueue_many(self, messages: Iterable[Message[Any]], *, delay: float | None = None) -> list[Message[Any]]:
         """Enqueue many messages in few round trips; hooks run for each, as with :meth:`enqueue`.
@@ -250,6 +281,9 @@ class EchoMQBroker(Broker):
         # The intent stands before any hook runs: a hook that fails must not turn the retry into an acknowledgement.
         intent = delivery.intent = RetryIntent(max(delay or 0, 0) / 1000)
         message: Message[Any] = delivery.copy()
+        if isinstance(text := message.options.get("traceback"), str):
+            # It travels in the payload, past the server's memory limit: a settlement is never refused.
+            message.options["traceback"] = text[-ERROR_TAIL:]
         # Twice, so that the retry is counted also when a hook fails, and what a hook adds is kept when none does.
         intent.payload = message.encode()
         self.emit_before("enqueue", message, delay)
@@ -309,13 +343,14 @@ class EchoMQBroker(Broker):
         delivery: Delivery = args[0]
         # Only within these hooks is enqueueing the delivery a retry: an actor may send its own message again.
         delivery.failure = kwargs.get("exception")
+        self._reporting.delivery = delivery
         try:
             if self.leases.still_held(delivery):
                 super().emit_after(signal, *args, **kwargs)
             else:
                 self._emit_lost(signal, *args, **kwargs)
         finally:
-            delivery.failure = None
+            delivery.failure = self._reporting.delivery = None
 
     def _emit_lost(self, signal: str, *args: Any, **kwargs: Any) -> None:
         everyone = self.middleware

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections import deque
 from collections.abc import Iterable
@@ -13,8 +14,8 @@ from dramatiq.logging import get_logger
 
 from echomq_tasks.brokers.dramatiq.delivery import Delivery, decode, lease_end
 from echomq_tasks.brokers.dramatiq.slots import Slots
-from echomq_tasks.brokers.dramatiq.transport import transport
-from echomq_tasks.errors import EchoMQError, ScriptError
+from echomq_tasks.brokers.dramatiq.transport import settling, transport
+from echomq_tasks.errors import EchoMQError, ScriptError, ServerUnavailable
 from echomq_tasks.queue import Claimed, Queue, Release, Retry, Settlement, Swept, Verdict
 
 if TYPE_CHECKING:
@@ -46,10 +47,14 @@ class EchoMQConsumer(Consumer):
         self._parking = queue.parking()
         self._look_at = 0.0
         self._sweep_at = 0.0
+        self._broke_at = -math.inf
+        self._closed = False
         # True while other workers rely on this one to look: it took a token, or it alone may know of a due time.
         self._owes_look = False
 
     def __next__(self) -> Delivery | None:
+        if self._closed:
+            return None
         if self._ready:
             return self._ready.popleft()
         deadline = time.monotonic() + self._timeout
@@ -64,11 +69,24 @@ class EchoMQConsumer(Consumer):
                         return self._ready.popleft()
                 # Park until a token comes, the next look is due, or the worker wants this thread back.
                 left = min(deadline, self._look_at) - time.monotonic()
-                if left > 0 and self._parking.wait(left):
+                if left > 0 and self._wait(left):
                     self._look_at = 0.0
                     self._owes_look = True
-                if time.monotonic() >= deadline:
+                if self._closed or time.monotonic() >= deadline:
                     return None
+
+    def _wait(self, seconds: float) -> bool:
+        """Park; True when the queue is to be looked at now."""
+        try:
+            return self._parking.wait(seconds)
+        except ServerUnavailable:
+            # Raised, it would keep this queue from being served until the worker has restarted its consumer. If only
+            # this connection broke, a look finds the server there; if not, the look says so.
+            now = time.monotonic()
+            if now - self._broke_at < 1.0:
+                raise
+            self._broke_at = now
+            return True
 
     def _look(self, deadline: float) -> None:
         """Claim as many jobs as there are free places; without any, wait for one until ``deadline``."""
@@ -158,7 +176,8 @@ class EchoMQConsumer(Consumer):
             return
         message.settling = True
         try:
-            with transport():
+            with settling():
+                message.pay_owed()
                 verdict = self._broker.settler(message.queue).settle(message.settlement(rejected=rejected))
         except ConnectionClosed:
             raise
@@ -195,6 +214,7 @@ class EchoMQConsumer(Consumer):
 
     def close(self) -> None:
         """Give back what was claimed and not handed out, and leave the parking place."""
+        self._closed = True
         ready, self._ready = list(self._ready), deque()
         try:
             # Left, not only closed: a token that came since the last wait belongs to another worker.

@@ -13,10 +13,10 @@ from dramatiq.errors import DecodeError
 
 from echomq_tasks.brokers.dramatiq.slots import Slots
 from echomq_tasks.identity import minted_at_ms
-from echomq_tasks.queue import Complete, Job, Queue, Retry
+from echomq_tasks.queue import Complete, Job, NewJob, Queue, Retry
 
 #: The tail of a traceback that a dead or retried job keeps: characters, and frames.
-_ERROR_TAIL = 8_000
+ERROR_TAIL = 8_000
 _ERROR_FRAMES = 30
 
 
@@ -56,6 +56,7 @@ class Delivery(MessageProxy):
         self.settling = False
         self.settled = False
         self.failure: BaseException | None = None
+        self._owed: list[tuple[Queue, NewJob]] = []
         self.intent: RetryIntent | None = None
         self._slots: Slots | None = slots
 
@@ -79,12 +80,28 @@ class Delivery(MessageProxy):
             return "rejected without an exception"
         try:
             head = f"{type(error).__name__}: {error}"
-        except Exception as broken:
+        except BaseException as broken:
+            # It must not leave this thread, whatever it is: the job would stay claimed, and the worker's thread end.
             head = f"{type(error).__name__} (its text cannot be read: {type(broken).__name__})"
-        head = head[:_ERROR_TAIL]
+        head = head[:ERROR_TAIL]
         if error.__traceback__ is None:
             return head
-        return f"{head}\n{''.join(traceback.format_tb(error.__traceback__, -_ERROR_FRAMES))[-_ERROR_TAIL:]}"
+        return f"{head}\n{''.join(traceback.format_tb(error.__traceback__, -_ERROR_FRAMES))[-ERROR_TAIL:]}"
+
+    def owe(self, queue: Queue, job: NewJob) -> None:
+        """Note a job that could not be sent while this run was reported; it has an id, so sending it twice is once."""
+        self._owed.append((queue, job))
+
+    def pay_owed(self) -> None:
+        """Send what is owed, before this job is settled: what follows from a job must not be lost with it.
+
+        Raises:
+          ServerError: when the server still does not take it; the call can be repeated.
+        """
+        while self._owed:
+            queue, job = self._owed[0]
+            queue.enqueue_many((job,))
+            del self._owed[0]
 
     def give_slot(self) -> None:
         """Free the worker's slot; harmless when that was done."""

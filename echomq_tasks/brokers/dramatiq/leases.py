@@ -44,6 +44,11 @@ class LeaseKeeper:
         if self._thread is None or not self._thread.is_alive():
             self._start()
 
+    @property
+    def holding(self) -> int:
+        """How many jobs are renewed."""
+        return len(self._held)
+
     def drop(self, delivery: Delivery) -> None:
         """Stop renewing this one."""
         self._held.pop(id(delivery), None)

@@ -44,7 +44,7 @@ def take_eta(message: Message[Any], delay: float | None) -> tuple[Message[Any], 
         if eta is not None:
             _log.warning("Invalid eta %r of message %r: it may run now.", eta, message.message_id)
         return message, None, None
-    return message, None, eta / 1000
+    return message, None, min(eta, MAX_DELAY) / 1000
 
 
 def new_job(message: Message[Any], delay: float | None, at: float | None, actor: Actor[..., Any] | None) -> NewJob:
@@ -64,7 +64,7 @@ def _priority(message: Message[Any], actor: Actor[..., Any] | None) -> Any:
         return priority
     if (broker_priority := message.options.get("broker_priority")) is not None:
         # RabbitmqBroker's option, where higher runs first.
-        return -broker_priority
+        return -broker_priority if isinstance(broker_priority, int) else broker_priority
     return actor.priority if actor is not None else 0
 
 

@@ -57,6 +57,9 @@ class Settler:
                 if not mine.answered:
                     with self._gate:
                         batch, self._waiting = self._waiting[:_MOST], self._waiting[_MOST:]
+                        if mine not in batch:
+                            # Whoever had taken it was torn away before it was sent.
+                            batch.append(mine)
                     self._send(batch)
         if mine.error is not None:
             raise mine.error

@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 from dramatiq.errors import ConnectionClosed
 
-from echomq_tasks.errors import ServerUnavailable
+from echomq_tasks.errors import ConfigError, ServerError, ServerUnavailable
 
 
 @contextmanager
@@ -16,4 +16,16 @@ def transport() -> Iterator[None]:
     try:
         yield
     except ServerUnavailable as error:
+        raise ConnectionClosed(error) from error
+
+
+@contextmanager
+def settling() -> Iterator[None]:
+    """As :func:`transport`, for whatever an operator can mend: rights, the password, the fence, memory.
+
+    The work is done and must be told once the server takes it again; to give up would run it a second time.
+    """
+    try:
+        yield
+    except (ServerError, ConfigError) as error:
         raise ConnectionClosed(error) from error
