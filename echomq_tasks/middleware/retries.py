@@ -19,8 +19,8 @@ class Retries(stock.Retries):
 
     Two things differ, both so that no message is lost or surprises:
 
-    - A ``retry_when`` predicate that raises means a retry, with backoff and up to this middleware's ``max_retries``: the
-      stock one would acknowledge the message.
+    - A ``retry_when`` predicate that raises means a retry, with backoff and up to this middleware's ``max_retries``:
+      the stock one would acknowledge the message.
     - ``min_backoff=0`` given here means no backoff, as it does on an actor; the stock middleware reads it as unset.
 
     Parameters:

@@ -15,6 +15,7 @@ from redis.cluster import PipelineCommand, RedisCluster
 from redis.exceptions import (
     AskError,
     ClusterDownError,
+    ClusterError,
     MovedError,
     NoPermissionError,
     NoScriptError,
@@ -262,7 +263,7 @@ class Scripts:
     def _typed_cluster_errors(self) -> Iterator[None]:
         try:
             yield
-        except (redis.ConnectionError, redis.TimeoutError, redis.RedisClusterException, OSError) as error:
+        except (redis.ConnectionError, redis.TimeoutError, redis.RedisClusterException, ClusterError, OSError) as error:
             raise ServerUnavailable(
                 f"the cluster at {self.connection.config.address} did not answer: {error}; "
                 "check that all slots are served (CLUSTER INFO)"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 import traceback
 from collections.abc import Callable
@@ -14,6 +15,8 @@ from dramatiq.errors import DecodeError
 from echomq_tasks.brokers.dramatiq.slots import Slots
 from echomq_tasks.identity import minted_at_ms
 from echomq_tasks.queue import Complete, Job, NewJob, Queue, Retry
+
+_log = logging.getLogger(__name__)
 
 #: The tail of a traceback that a dead or retried job keeps: characters, and frames.
 ERROR_TAIL = 8_000
@@ -151,8 +154,11 @@ def decode(job: Job, queue_name: str) -> Message[Any]:
         if not isinstance(value, kind):
             raise DecodeError(f"the message's {name} is a {type(value).__name__}", job.payload, None)
     found["args"] = tuple(found["args"])
-    # A worker would hold a message with an eta in its memory; the server held this one until it was due.
-    found["options"].pop("eta", None)
+    # A worker would hold a message with an eta in its memory. Those that came through the broker were held by the
+    # server; another producer's runs now, for whoever wants a job later puts it on the schedule.
+    eta = found["options"].pop("eta", None)
+    if eta is not None:
+        _log.warning("The eta %r in the payload of job %s is not heeded: enqueue the job with a delay.", eta, job.id)
     # The worker finds the consumer of a message by this name, whatever the producer wrote.
     return Message(queue_name=queue_name, **found)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Callable
@@ -148,3 +149,24 @@ def test_an_eta_inside_a_foreign_payload_does_not_hold_a_worker(
     broker.queue("default").enqueue('{"actor_name": "f", "args": [], "options": {"eta": 99999999999999}}')
     finish(broker)
     assert ran.is_set()
+
+
+@pytest.mark.parametrize("eta", ["soon", 4_000_000_000_000])
+def test_an_eta_in_another_producers_payload_is_not_heeded_and_said_so(
+    broker: EchoMQBroker,
+    make_worker: Callable[..., Worker],
+    finish: Callable[..., None],
+    caplog: pytest.LogCaptureFixture,
+    eta: Any,
+) -> None:
+    ran: list[int] = []
+
+    @dramatiq.actor
+    def note() -> None:
+        ran.append(1)
+
+    broker.queue("default").enqueue(json.dumps({"actor_name": "note", "args": [], "options": {"eta": eta}}))
+    make_worker(broker)
+    finish(broker)
+    assert ran == [1]
+    assert "is not heeded" in caplog.text
