@@ -7,19 +7,22 @@ import os
 import socket
 import ssl
 import struct
+import threading
 from typing import Any
 
 import hiredis
 import redis
 from redis.exceptions import ResponseError
 
-#: How often a reply is looked for before the thread goes to sleep: 60 to 100 us here. A server on this machine answers
-#: a script in 20 to 40 us, and putting a thread to sleep and waking it costs more than that (docs/performance.md).
-_LOOKS = 60
+#: How often a reply is looked for before the thread goes to sleep: for some 200 us here. A server on this machine
+#: answers a script in 30 to 60 us, and to put a thread to sleep and wake it costs more than that (docs/performance.md).
+_LOOKS = 150
 #: After so many replies in a row that took longer, the server is far away, and looking is given up ...
 _PATIENCE = 16
 #: ... but for one exchange in so many, which notices when that has changed.
 _EVERY = 512
+#: With more threads than these in the process, nobody looks.
+_FEW_THREADS = 2
 _CHUNK = 65536
 
 
@@ -37,7 +40,8 @@ class Looks:
 
     def allowed(self) -> int:
         """How often to look this time."""
-        if not self._enabled:
+        # Each look gives the interpreter up and takes it back, which among many threads costs more than it saves.
+        if not self._enabled or threading.active_count() > _FEW_THREADS:
             return 0
         if self._misses < _PATIENCE:
             return _LOOKS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import threading
 
 import pytest
 
@@ -12,6 +13,15 @@ from echomq_tasks.scripts.wire import Looks
 @pytest.fixture(autouse=True)
 def _two_processors(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 1}, raising=False)
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+
+
+def test_among_many_threads_nobody_looks(monkeypatch: pytest.MonkeyPatch) -> None:
+    looks = Looks()
+    monkeypatch.setattr(threading, "active_count", lambda: 9)
+    assert looks.allowed() == 0
+    monkeypatch.setattr(threading, "active_count", lambda: 1)
+    assert looks.allowed() > 0
 
 
 def test_a_server_that_answers_at_once_is_looked_at() -> None:

@@ -23,6 +23,10 @@ if TYPE_CHECKING:
 
 #: Seconds between two looks at a queue that is quiet; a wake token or a due job ends the wait at once.
 _BEAT = 5.0
+#: Seconds for which a free thread may wait for others to be free too, while short jobs queue up ...
+_PATIENCE = 0.001
+#: ... short being this many seconds from claim to end, on average: a thread's wait would be felt by longer ones.
+_SHORT = 0.003
 #: The most jobs in one claim.
 _MOST = 64
 
@@ -49,6 +53,11 @@ class EchoMQConsumer(Consumer):
         self._sweep_at = 0.0
         self._broke_at = -math.inf
         self._closed = False
+        # True while the last claim got all it asked for, so that more is likely waiting.
+        self._backlog = False
+        # Seconds from claim to end, averaged over the last few dozen jobs. Threads change it without a lock: a lost
+        # update makes it a little older.
+        self._pace = 1.0
         # True while other workers rely on this one to look: it took a token, or it alone may know of a due time.
         self._owes_look = False
 
@@ -90,6 +99,8 @@ class EchoMQConsumer(Consumer):
 
     def _look(self, deadline: float) -> None:
         """Claim as many jobs as there are free places; without any, wait for one until ``deadline``."""
+        if self._backlog and self._pace < _SHORT:
+            self._slots.gather(_PATIENCE)
         places = self._slots.take(_MOST)
         if not places:
             # While the wait for a token stands, tokens come here that a worker with room should have.
@@ -107,6 +118,7 @@ class EchoMQConsumer(Consumer):
         finally:
             if len(claimed) < places:
                 self._slots.give(places - len(claimed))
+        self._backlog = len(claimed) == places
         if claimed.jobs:
             self._accept(claimed, held_until)
         else:
@@ -229,5 +241,6 @@ class EchoMQConsumer(Consumer):
 
     def _done(self, delivery: Delivery) -> None:
         delivery.settled = True
+        self._pace += (time.monotonic() - delivery.claimed_at - self._pace) / 16
         self._broker.leases.drop(delivery)
         delivery.give_slot()

@@ -42,6 +42,7 @@ class Delivery(MessageProxy):
     Attributes:
       job: the claim, with its fencing token.
       queue: the queue it was claimed from.
+      claimed_at: the monotonic second at which it was claimed.
       held_until: the monotonic second at which the lease ends unless it is renewed.
       lost: True once another claim took the job over.
       settling: True from when its end is on its way to the server.
@@ -54,6 +55,7 @@ class Delivery(MessageProxy):
         super().__init__(message)
         self.job = job
         self.queue = queue
+        self.claimed_at = time.monotonic()
         self.held_until = held_until
         self.lost = False
         self.settling = False

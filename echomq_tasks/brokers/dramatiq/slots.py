@@ -19,7 +19,10 @@ class Slots:
 
     def __init__(self, capacity: int, shared: Slots | None = None) -> None:
         self._free = capacity
+        self._half = max(capacity // 2, 1)
         self._shared = shared
+        # How many free places are worth waking a thread for.
+        self._enough = 1
         self._closed = False
         self._changed = threading.Condition()
 
@@ -36,9 +39,26 @@ class Slots:
         """Give places back."""
         with self._changed:
             self._free += count
-            self._changed.notify_all()
+            if self._free >= self._enough:
+                self._changed.notify_all()
         if self._shared is not None:
             self._shared.give(count)
+
+    def gather(self, patience: float) -> None:
+        """Wait until half of all places are free, but no longer than ``patience`` seconds.
+
+        Jobs that end together are then replaced by one claim; woken for each place, a thread would claim one by one.
+        """
+        if self._shared is not None:
+            self._shared.gather(patience)
+            return
+        with self._changed:
+            if self._closed or self._free >= self._half:
+                return
+            self._enough = self._half
+            self._changed.wait(patience)
+            self._enough = 1
+            self._changed.notify_all()
 
     def close(self) -> None:
         """Offer no more places; those that are taken can still be given back."""
