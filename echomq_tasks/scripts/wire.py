@@ -14,7 +14,7 @@ import hiredis
 import redis
 from redis.exceptions import ResponseError
 
-#: How often a reply is looked for before the thread goes to sleep: for some 200 us here. A server on this machine
+#: How often a reply is looked for before the thread goes to sleep: some 200 us in all. A server on the same machine
 #: answers a script in 30 to 60 us, and to put a thread to sleep and wake it costs more than that (docs/performance.md).
 _LOOKS = 150
 #: After so many replies in a row that took longer, the server is far away, and looking is given up ...

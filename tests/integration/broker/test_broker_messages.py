@@ -198,3 +198,20 @@ def test_a_large_message_goes_through(broker: EchoMQBroker, worker: Worker, fini
     record.send("ä" * 2_000_000)
     finish(broker)
     assert seen == [2_000_000]
+
+
+@pytest.mark.parametrize(
+    "args",
+    [
+        (),
+        (1, 2.5, None, True),
+        ("é🐍\u2028", '"\\'),
+        ([1, [2]], {"a": {"b": []}}),
+        (float("nan"), float("inf"), 10**30),
+    ],
+)
+def test_a_payload_is_what_dramatiq_would_have_written(broker: EchoMQBroker, args: tuple[Any, ...]) -> None:
+    message = dramatiq.Message("default", "nobody", args, {"k": args}, {"o": 1})
+    broker.enqueue(message)
+    (job,) = broker.queue("default").claim()
+    assert job.payload == message.encode()
