@@ -22,7 +22,8 @@ from echomq_tasks.queue.model import (
     Verdict,
 )
 from echomq_tasks.queue.parking import Parking
-from echomq_tasks.queue.queue import Queue, extend_all
+from echomq_tasks.queue.queue import Queue
+from echomq_tasks.queue.renewal import extend_all
 
 __all__ = [
     "Admission",

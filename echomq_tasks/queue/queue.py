@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 from typing import Any
 
 from echomq_tasks.connection import Connection, connect
-from echomq_tasks.errors import EchoMQError, InvalidArgument
+from echomq_tasks.errors import InvalidArgument
 from echomq_tasks.identity import check_id, group_id
 from echomq_tasks.keyspace import check_queue, queue_key
 from echomq_tasks.queue.admission import admit
@@ -22,7 +22,6 @@ from echomq_tasks.queue.model import (
     JobInfo,
     NewJob,
     Release,
-    Renewal,
     Retry,
     Settlement,
     State,
@@ -31,6 +30,7 @@ from echomq_tasks.queue.model import (
     Verdict,
 )
 from echomq_tasks.queue.parking import Parking
+from echomq_tasks.queue.renewal import extend_all
 from echomq_tasks.queue.replies import job_info, raise_stale, text, verdicts_in_place
 from echomq_tasks.scripts import Call, Scripts
 
@@ -412,26 +412,3 @@ class Queue:
         for job in jobs:
             args += (check_id(job.id, "JOB"), job.token)
         return Call("job_extend", self._base, args)
-
-
-def extend_all(held: Mapping[Queue, Sequence[Job]], *, lease: float = 30.0) -> Renewal:
-    """Renew the leases of jobs of several queues on one server, in one round trip and one script call a queue.
-
-    Raises:
-      ServerUnavailable: when the server did not answer; nothing is known of any of them.
-    """
-    queues = [queue for queue, jobs in held.items() if jobs]
-    if not queues:
-        return Renewal((), (), None)
-    replies = queues[0].scripts.attempt([queue.extend_call(held[queue], lease) for queue in queues])
-    lost: list[Job] = []
-    unknown: list[Job] = []
-    error: EchoMQError | None = None
-    for queue, reply in zip(queues, replies, strict=True):
-        if isinstance(reply, EchoMQError):
-            # One queue's trouble must not cost the others' jobs their leases.
-            error = error or reply
-            unknown += held[queue]
-        else:
-            lost += [job for job, word in zip(held[queue], reply, strict=True) if word != b"ok"]
-    return Renewal(tuple(lost), tuple(unknown), error)

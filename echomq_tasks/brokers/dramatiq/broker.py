@@ -13,7 +13,6 @@ from dramatiq import Broker, Message, MessageProxy, Middleware, Worker
 from dramatiq import middleware as stock
 from dramatiq.common import q_name
 from dramatiq.errors import ConnectionFailed, QueueJoinTimeout, QueueNotFound
-from dramatiq.results import Results
 from redis.cluster import RedisCluster
 
 from echomq_tasks.brokers.dramatiq.consumer import EchoMQConsumer
@@ -23,6 +22,7 @@ from echomq_tasks.brokers.dramatiq.outgoing import check_delay, new_job, take_et
 from echomq_tasks.brokers.dramatiq.settler import Settler
 from echomq_tasks.brokers.dramatiq.slots import Slots
 from echomq_tasks.brokers.dramatiq.transport import transport
+from echomq_tasks.brokers.dramatiq.unreported import emit_unreported
 from echomq_tasks.config import Config
 from echomq_tasks.connection import Connection
 from echomq_tasks.errors import ConfigError, InvalidArgument, ServerError, ServerUnavailable
@@ -31,9 +31,6 @@ from echomq_tasks.keyspace import check_queue
 from echomq_tasks.middleware import Retries
 from echomq_tasks.queue import Admission, Enqueued, NewJob, Queue, Verdict, check_job
 
-#: Middleware whose after_process_message tells the world how a run ended. A run that lost its lease tells nothing: the
-#: job's other run does.
-_REPORTERS = (Results, stock.Callbacks, stock.Pipelines, stock.GroupCallbacks, stock.Retries)
 #: Our own options, for a misspelled one to be told.
 _OPTIONS = ("connection", "lease", "max_stalled", "middleware")
 #: Milliseconds before a retry whose delay is no delay: Dramatiq's default backoff.
@@ -348,17 +345,9 @@ class EchoMQBroker(Broker):
             if self.leases.still_held(delivery):
                 super().emit_after(signal, *args, **kwargs)
             else:
-                self._emit_lost(signal, *args, **kwargs)
+                emit_unreported(self, *args, **kwargs)
         finally:
             delivery.failure = self._reporting.delivery = None
-
-    def _emit_lost(self, signal: str, *args: Any, **kwargs: Any) -> None:
-        everyone = self.middleware
-        for middleware in reversed([m for m in everyone if not isinstance(m, _REPORTERS)]):
-            try:
-                getattr(middleware, f"after_{signal}")(self, *args, **kwargs)
-            except Exception:
-                self.logger.critical("Unexpected failure in after_%s of %r.", signal, middleware, exc_info=True)
 
     # -- tending ------------------------------------------------------------------------------------------------
 
