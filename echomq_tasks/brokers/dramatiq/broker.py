@@ -214,7 +214,7 @@ class EchoMQBroker(Broker):
         job = dataclasses.replace(job, id=queue.new_id())
         try:
             (enqueued,) = queue.enqueue_many((job,))
-        except ServerError as error:
+        except (ServerError, ConfigError) as error:
             self.logger.warning("What follows job %s is sent before it is acknowledged: %s", reported.job_id, error)
             reported.owe(queue, job)
             enqueued = Enqueued(str(job.id), Admission.ENQUEUED)

@@ -45,7 +45,7 @@ class Refusals:
         monkeypatch.setattr(Queue, name, refused)
 
 
-@pytest.mark.parametrize("error", [ServerUnavailable("away"), ServerOutOfMemory("full")])
+@pytest.mark.parametrize("error", [ServerUnavailable("away"), ServerOutOfMemory("full"), ConfigError("no rights")])
 @pytest.mark.parametrize("what", ["pipeline", "on_success"])
 def test_what_follows_from_a_job_is_sent_before_it_is_acknowledged(
     broker: EchoMQBroker,
