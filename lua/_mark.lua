@@ -1,19 +1,29 @@
 -- The last answer of each caller, kept so that a call sent again after its reply was lost gets that answer, and not
--- another turn. A caller has one call on its way at a time, so one field each is enough.
+-- another turn. A caller has one call on its way at a time, so one field each is enough. A nonce is "<call>.<try>".
 
 local function mark_write(base, caller, nonce, answer)
-  if redis.call('HSET', base .. 'replies', caller, nonce .. ' ' .. answer) == 1 then
+  local key, mark = base .. 'replies', nonce .. ' ' .. answer
+  if redis.call('HSET', key, caller, mark) == 1 then
     -- A new caller. Those that are gone for good leave with the key, or when there are too many of them.
-    if redis.call('HLEN', base .. 'replies') > 1000 then redis.call('DEL', base .. 'replies') end
-    redis.call('PEXPIRE', base .. 'replies', 3600000)
+    if redis.call('HLEN', key) > 10000 then
+      redis.call('DEL', key)
+      redis.call('HSET', key, caller, mark)
+    end
+    redis.call('PEXPIRE', key, 3600000)
   end
 end
 
--- The words of the answer to call `nonce`, nil when that call was not answered.
+-- The words of the answer to this call, nil when it was not answered; and whether a later try or call has overtaken
+-- this one, which then has nobody left to read its answer.
 local function mark_read(base, caller, nonce)
   local mark = redis.call('HGET', base .. 'replies', caller)
-  if not mark or string.match(mark, '^%S+') ~= nonce then return nil end
+  local last_call, last_try, answer = string.match(mark or '', '^(%d+)%.(%d+) ?(.*)$')
+  local call, try = string.match(nonce, '^(%d+)%.(%d+)$')
+  if not last_call or not call then return nil, false end
+  last_call, last_try, call, try = tonumber(last_call), tonumber(last_try), tonumber(call), tonumber(try)
+  if last_call > call or (last_call == call and last_try > try) then return nil, true end
+  if last_call < call then return nil, false end
   local words = {}
-  for word in string.gmatch(string.sub(mark, #nonce + 1), '%S+') do words[#words + 1] = word end
-  return words
+  for word in string.gmatch(answer, '%S+') do words[#words + 1] = word end
+  return words, false
 end

@@ -37,8 +37,11 @@ local function answer(look_again)
 end
 
 -- Sent again after its answer was lost: what it had taken is handed out now, and given back where there is no room.
-local lost, given_back = mark_read(base, ARGV[4], ARGV[5]), 0
+local lost, late = mark_read(base, ARGV[4], ARGV[5])
+-- A try that comes after the next one must not take or give back what that one has handed out.
+if late then return {-1} end
 if lost then
+  local given_back = 0
   for i = 1, #lost, 2 do
     local row = base .. 'job:' .. lost[i]
     local fields = row_read(row, 'payload', 'failures', 'stalled', 'state', 'attempts', 'group')

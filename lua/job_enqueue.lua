@@ -18,7 +18,8 @@ if refusal then return refusal end
 
 local base = KEYS[1]
 -- Sent again after its answer was lost: the rows could not tell, for a job that ran to its end meanwhile has none.
-local answered = mark_read(base, ARGV[1], ARGV[2])
+local answered, late = mark_read(base, ARGV[1], ARGV[2])
+if late then return {} end
 if answered then
   for i, verdict in ipairs(answered) do answered[i] = tonumber(verdict) end
   return answered

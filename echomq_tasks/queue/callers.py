@@ -9,21 +9,27 @@ from echomq_tasks.forks import after_fork
 
 
 class Caller:
-    """One call at a time goes out under its id. A call keeps its nonce until it is answered."""
+    """One call at a time goes out under its id. A call keeps its number until it is answered; each try has its own."""
 
-    __slots__ = ("_number", "_unanswered", "id")
+    __slots__ = ("_number", "_try", "_unanswered", "id")
 
     def __init__(self) -> None:
         self.id = secrets.token_hex(6)
         self._number = 0
+        self._try = 0
         self._unanswered = False
 
-    def nonce(self) -> int:
-        """The nonce to send: a new one, or that of the call that was not answered."""
+    def nonce(self) -> str:
+        """The nonce to send, ``<call>.<try>``: of a new call, or of another try at the one that was not answered.
+
+        A try that is held up on its way may arrive after the next one: by its number the server knows it for late.
+        """
         if not self._unanswered:
             self._number += 1
+            self._try = 0
             self._unanswered = True
-        return self._number
+        self._try += 1
+        return f"{self._number}.{self._try}"
 
     def answered(self) -> None:
         """The answer has come."""

@@ -214,11 +214,11 @@ class Scripts:
         now = time.monotonic()
         self._idle.append((now, wire))
         # The longest unused is at the left: a burst of threads must not leave its connections open for ever.
-        if len(self._idle) > _MOST_IDLE or now - self._idle[0][0] > _IDLE_SECONDS:
-            try:
+        try:
+            if len(self._idle) > _MOST_IDLE or now - self._idle[0][0] > _IDLE_SECONDS:
                 self._idle.popleft()[1].close()
-            except IndexError:
-                pass  # another thread took it
+        except IndexError:
+            pass  # another thread took it
 
     def _take(self) -> Wire:
         try:

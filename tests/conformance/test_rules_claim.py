@@ -167,3 +167,34 @@ def test_a_count_out_of_range_is_refused_and_nothing_is_claimed(queue: Queue, wi
     with pytest.raises(InvalidArgument):
         queue.claim(1, lease=0)
     assert wire.everything() == before
+
+
+def test_a_try_that_arrives_after_the_next_one_takes_and_gives_back_nothing(queue: Queue, wire: Wire) -> None:
+    ids = [queue.enqueue("p").id for _ in range(6)]
+    scripts, base = queue.scripts, wire.base.encode()
+
+    def claim(count: int, nonce: str) -> list[str]:
+        reply = scripts.call("job_claim", base, (count, 30_000, "key", "me", nonce))
+        return [job[0].decode() for job in reply[1:]]
+
+    assert claim(4, "1.2") == ids[:4]
+    assert claim(1, "1.1") == []
+    assert wire.ids("active") == ids[:4]
+    assert claim(4, "1.2") == ids[:4], "the same try again is answered again"
+    assert claim(2, "1.3") == ids[:2], "a further try gets what there is room for"
+    assert claim(2, "2.1") == ids[2:4]
+    assert claim(9, "1.3") == []
+    assert wire.ids("active") == ids[:4]
+
+
+def test_an_admission_that_arrives_after_the_next_call_admits_nothing(queue: Queue, wire: Wire) -> None:
+    def admit(job_id: str, nonce: str) -> list[int]:
+        return queue.scripts.call("job_enqueue", wire.base.encode(), ("me", nonce, job_id, "p", "now", 0, 0, "", ""))  # type: ignore[no-any-return]
+
+    first, second = queue.new_id(), queue.new_id()
+    assert admit(first, "1.1") == [1]
+    queue.complete(queue.claim().jobs[0])
+    assert admit(first, "1.1") == [1], "answered as before, and not done again"
+    assert admit(second, "2.1") == [1]
+    assert admit(first, "1.1") == []
+    assert wire.ids("pending") == [second]

@@ -56,9 +56,11 @@ class Slots:
             if self._closed or self._free >= self._half:
                 return
             self._enough = self._half
-            self._changed.wait(patience)
-            self._enough = 1
-            self._changed.notify_all()
+            try:
+                self._changed.wait(patience)
+            finally:
+                self._enough = 1
+                self._changed.notify_all()
 
     def close(self) -> None:
         """Offer no more places; those that are taken can still be given back."""
