@@ -94,7 +94,7 @@ class Delivery(MessageProxy):
         return f"{head}\n{''.join(traceback.format_tb(error.__traceback__, -_ERROR_FRAMES))[-ERROR_TAIL:]}"
 
     def owe(self, queue: Queue, job: NewJob) -> None:
-        """Note a job that could not be sent while this run was reported; while its row is there its id keeps it once."""
+        """Note a job that could not be sent while this run was reported; its id keeps it one while its row is there."""
         self._owed.append((queue, job))
 
     def pay_owed(self) -> None:
