@@ -8,3 +8,8 @@ local function wake(base, n)
   for i = 1, n do tokens[i] = '1' end
   redis.call('LPUSH', base .. 'wake', unpack(tokens))
 end
+
+-- Room for n jobs under the queue's concurrency ceiling is news for the workers parked because of it.
+local function wake_room(base, n)
+  if n > 0 and redis.call('HEXISTS', base .. 'meta', 'concurrency') == 1 then wake(base, n) end
+end

@@ -32,7 +32,6 @@ for i = 1, #ARGV, 3 do
 end
 if completed > 0 then
   redis.call('HINCRBY', base .. 'metrics:completed', 'count', completed)
-  -- Room under the queue's concurrency ceiling is news for the workers parked because of it.
-  if redis.call('HEXISTS', base .. 'meta', 'concurrency') == 1 then wake(base, completed) end
+  wake_room(base, completed)
 end
 return verdicts

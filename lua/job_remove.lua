@@ -27,6 +27,6 @@ if fields[4] and redis.call('GET', base .. 'de:' .. fields[4]) == id then
   redis.call('DEL', base .. 'de:' .. fields[4])
 end
 redis.call('DEL', row, row .. ':logs', row .. ':dependencies', row .. ':processed', row .. ':failed', row .. ':unsuccessful')
--- An expired active job made room under the queue's concurrency ceiling.
-if redis.call('HEXISTS', base .. 'meta', 'concurrency') == 1 then wake(base, 1) end
+-- It may have been an active one that outlived its lease.
+wake_room(base, 1)
 return 'ok'

@@ -51,5 +51,5 @@ for i = 1, #ARGV, 7 do
   end
   verdicts[#verdicts + 1] = verdict
 end
-if freed > 0 and redis.call('HEXISTS', base .. 'meta', 'concurrency') == 1 then wake(base, freed) end
+wake_room(base, freed)
 return verdicts

@@ -20,16 +20,18 @@ for _, id in ipairs(place_expired(base, clock_ms(), tonumber(ARGV[1]))) do
   local fields = row_read(row, 'state', 'group', 'stalled')
   if not fields[1] then
     redis.call('ZREM', base .. 'active', id)
-  elseif row_count(fields[3]) + 1 >= max_stalled then
-    redis.call('HSET', row, 'stalled', row_count(fields[3]) + 1)
-    place_withdraw(base, id, fields[1], fields[2])
-    place_unlock(row)
-    dead_bury(base, id, 'stalled')
-    buried[#buried + 1] = id
   else
-    redis.call('HSET', row, 'stalled', row_count(fields[3]) + 1)
-    place_back(base, id)
-    recovered[#recovered + 1] = id
+    local stalled = row_count(fields[3]) + 1
+    redis.call('HSET', row, 'stalled', stalled)
+    if stalled >= max_stalled then
+      place_withdraw(base, id, fields[1], fields[2])
+      place_unlock(row)
+      dead_bury(base, id, 'stalled')
+      buried[#buried + 1] = id
+    else
+      place_back(base, id)
+      recovered[#recovered + 1] = id
+    end
   end
 end
 -- A buried job makes room too, under the queue's concurrency ceiling.

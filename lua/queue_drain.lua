@@ -39,6 +39,6 @@ for i = 2, #ARGV do
     drop(base .. ARGV[i])
   end
 end
--- Dropped active jobs make room under the queue's concurrency ceiling.
-if dropped > 0 and redis.call('HEXISTS', base .. 'meta', 'concurrency') == 1 then wake(base, dropped) end
+-- Some of them may have been active.
+wake_room(base, dropped)
 return dropped

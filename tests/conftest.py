@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import secrets
-from collections.abc import Iterator
+import threading
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 import pytest
+from chaos.crew import App, Record, hiring
 from support.clusters import ClusterProcess
 from support.proxy import DroppingProxy
 from support.servers import ServerProcess
@@ -84,3 +86,24 @@ def _connect(url: str, *, protocol: int) -> Connection:
     from echomq_tasks.connection import connect
 
     return connect(url, protocol=protocol)
+
+
+@pytest.fixture
+def record() -> Record:
+    """What ran."""
+    return Record()
+
+
+@pytest.fixture
+def make_app(queue_name: str) -> Iterator[Callable[..., App]]:
+    """Make an app on a server: ``make_app(url, body, **options of the broker)``."""
+    with hiring(queue_name) as make:
+        yield make
+
+
+@pytest.fixture
+def gate() -> Iterator[threading.Event]:
+    """Jobs wait here; open at the end, whatever happened."""
+    event = threading.Event()
+    yield event
+    event.set()

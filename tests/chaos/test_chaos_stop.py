@@ -24,14 +24,6 @@ def watched(server: ServerProcess, queue_name: str) -> Iterator[Queue]:
 
 
 @pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    """Jobs wait here; open at the end, whatever happened."""
-    event = threading.Event()
-    yield event
-    event.set()
-
-
-@pytest.fixture
 def gated(record: Record, gate: threading.Event) -> Callable[[int], None]:
     def body(number: int) -> None:
         record.start(number)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 
 import dramatiq.worker
 import pytest
-from chaos.crew import PATIENCE, App, Record, hiring, watching
+from chaos.crew import PATIENCE, App, Record, watching
 from support.eventually import eventually
 from support.servers import ServerProcess
 
@@ -23,25 +23,6 @@ AT_ONCE = 2.5
 def watched(own_server: ServerProcess, queue_name: str) -> Iterator[Queue]:
     with watching(own_server.url, queue_name) as queue:
         yield queue
-
-
-@pytest.fixture
-def make_app(queue_name: str) -> Iterator[Callable[..., App]]:
-    with hiring(queue_name) as make:
-        yield make
-
-
-@pytest.fixture
-def record() -> Record:
-    return Record()
-
-
-@pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    """Jobs wait here; open at the end, whatever happened."""
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
-from chaos.crew import PATIENCE, App, Record, hiring, watching
+from chaos.crew import PATIENCE, App, Record, watching
 from dramatiq.results import Results
 from dramatiq.results.backends import StubBackend
 from support.eventually import eventually
@@ -28,25 +28,6 @@ def watched(server: ServerProcess, queue_name: str) -> Iterator[Queue]:
     server.flush()
     with watching(server.url, queue_name) as queue:
         yield queue
-
-
-@pytest.fixture
-def make_app(queue_name: str) -> Iterator[Callable[..., App]]:
-    with hiring(queue_name) as make:
-        yield make
-
-
-@pytest.fixture
-def record() -> Record:
-    return Record()
-
-
-@pytest.fixture
-def gate() -> Iterator[threading.Event]:
-    """Jobs wait here; open at the end, whatever happened."""
-    event = threading.Event()
-    yield event
-    event.set()
 
 
 def deadline(queue: Queue, job_id: str) -> float | None:

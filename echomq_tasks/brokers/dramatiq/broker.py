@@ -18,7 +18,7 @@ from redis.cluster import RedisCluster
 from echomq_tasks.brokers.dramatiq.consumer import EchoMQConsumer
 from echomq_tasks.brokers.dramatiq.delivery import ERROR_TAIL, Delivery, RetryIntent, fresh_payload
 from echomq_tasks.brokers.dramatiq.leases import LeaseKeeper
-from echomq_tasks.brokers.dramatiq.outgoing import check_delay, new_job, take_eta
+from echomq_tasks.brokers.dramatiq.outgoing import check_delay, encode, new_job, take_eta
 from echomq_tasks.brokers.dramatiq.settler import Settler
 from echomq_tasks.brokers.dramatiq.slots import Slots
 from echomq_tasks.brokers.dramatiq.transport import transport
@@ -144,12 +144,9 @@ class EchoMQBroker(Broker):
             self.leases.stop()
         with self._lock:
             connection, self._connection = self._connection, self._given
-            scripts = {queue.scripts for queue in self._queues.values()}
             self._queues.clear()
             self._settlers.clear()
         if connection is not None and connection is not self._given:
-            for executor in scripts:
-                executor.close()
             connection.close()
 
     # -- declaring ----------------------------------------------------------------------------------------------
@@ -282,9 +279,9 @@ class EchoMQBroker(Broker):
             # It travels in the payload, past the server's memory limit: a settlement is never refused.
             message.options["traceback"] = text[-ERROR_TAIL:]
         # Twice, so that the retry is counted also when a hook fails, and what a hook adds is kept when none does.
-        intent.payload = message.encode()
+        intent.payload = encode(message)
         self.emit_before("enqueue", message, delay)
-        intent.payload = message.encode()
+        intent.payload = encode(message)
         object.__setattr__(message, "job_id", delivery.job_id)
         self.emit_after("enqueue", message, delay)
         return message
