@@ -129,7 +129,7 @@ def whole_cycle(connection: Connection, name: str) -> None:
     eventually(lambda: queue.sweep_stalled().recovered == (again.id,), message="swept")
     assert queue.counts().scheduled == 1
     assert queue.remove(delayed.id) is Verdict.OK
-    connection.client.delete(queue._base + b"wake")  # noqa: SLF001 - the tokens of the above
+    connection.client.delete(queue.base + b"wake")  # the tokens of the above
     parking = queue.parking()
     try:
         assert not parking.wait(0.01)
@@ -139,7 +139,7 @@ def whole_cycle(connection: Connection, name: str) -> None:
     finally:
         parking.close()
     events = connection.client.pubsub()
-    events.subscribe(queue._base + b"events")  # noqa: SLF001 - as a dashboard does
+    events.subscribe(queue.base + b"events")  # as a dashboard does
     events.close()
     assert queue.drain("pending", "lanes") > 0
 
