@@ -22,6 +22,9 @@ PLAN = {
     "pickup": ("echomq", "redis"),
     "delayed": ("echomq", "redis"),
     "idle": ("echomq", "redis"),
+    "lonely": ("echomq", "redis"),
+    "result": ("echomq", "redis"),
+    "batched": ("echomq-batch", "echomq", "redis"),
 }
 #: Figures of which more is better; of the others less is.
 MORE = {"jobs/s"}
@@ -45,7 +48,7 @@ def row(measure: str, figure: str, results: dict[str, dict[str, list[float]]]) -
     for broker in brokers:
         values = results[broker][figure]
         median = statistics.median(values)
-        line = f"{measure:8} {figure:18} {broker:10} {median:12,.2f}  ({min(values):,.2f} to {max(values):,.2f})"
+        line = f"{measure:8} {figure:18} {broker:12} {median:12,.2f}  ({min(values):,.2f} to {max(values):,.2f})"
         if broker != brokers[0] and ours and median:
             ratio = ours / median if figure in MORE else median / ours
             line += f"   ours is {ratio:.2f} times better"

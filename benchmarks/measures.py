@@ -17,7 +17,10 @@ Figures = dict[str, float]
 
 
 def make_broker(name: str, url: str) -> dramatiq.Broker:
-    """`echomq`, or `redis` with Dramatiq's prefetch as it is, or `redis-500` with more of it."""
+    """`echomq`, or `redis` with Dramatiq's prefetch as it is, or `redis-500` with more of it.
+
+    A broker `echomq-batch` is ours, with an actor that takes a hundred messages a call.
+    """
     if name == "redis-500":
         os.environ["dramatiq_queue_prefetch"] = "500"
     if name.startswith("redis"):
@@ -52,7 +55,27 @@ class Bench:
             self.delays.append(time.time() - sent)
             self.done.set()
 
-        self.nothing, self.clock = nothing, clock
+        if name == "echomq-batch":
+
+            @dramatiq.actor(max_retries=0, batch=100, batch_wait=0.01)
+            def items(numbers: list[int]) -> None:
+                self.count(len(numbers))
+
+        else:
+
+            @dramatiq.actor(max_retries=0)
+            def items(number: int) -> None:
+                self.count(1)
+
+        self.nothing, self.clock, self.items = nothing, clock, items
+        self._counting = threading.Lock()
+
+    def count(self, items: int) -> None:
+        """Note that so many items were worked off."""
+        with self._counting:
+            self.ran += items
+        if self.ran >= self.expected:
+            self.done.set()
 
     def worker(self) -> dramatiq.Worker:
         from dramatiq.worker import Worker
@@ -134,6 +157,66 @@ def delayed(bench: Bench, jobs: int) -> Figures:
     return {"late p50 ms": statistics.median(late), "late p99 ms": late[int(len(late) * 0.99) - 1]}
 
 
+def lonely(bench: Bench, jobs: int) -> Figures:
+    """Milliseconds from send to start of one tenant's only job, sent while another tenant's many are worked off."""
+    for _ in range(jobs):
+        bench.nothing.send_with_options(args=(1, 2), group="greedy")
+    # What ends the wait is the lonely job, not a number of the others.
+    bench.expected = 2 * jobs
+    worker = bench.worker()
+    worker.start()
+    while not bench.ran:
+        time.sleep(0.001)
+    bench.clock.send_with_options(args=(time.time(),), group="modest")
+    assert bench.done.wait(300)
+    waited = bench.delays[0] * 1000
+    worker.stop()
+    return {"waited ms": waited, "jobs ran before": float(bench.ran)}
+
+
+def result(bench: Bench, jobs: int) -> Figures:
+    """Milliseconds from send to having the result, on an idle worker."""
+    from dramatiq.results import Results
+    from dramatiq.results.backends import RedisBackend
+
+    from echomq_tasks.results import EchoMQBackend
+
+    ours = hasattr(bench.broker, "connection")
+    backend = EchoMQBackend(broker=bench.broker) if ours else RedisBackend(client=bench.client)
+    bench.broker.add_middleware(Results(backend=backend))
+
+    @dramatiq.actor(store_results=True)
+    def add(x: int, y: int) -> int:
+        return x + y
+
+    worker = bench.worker()
+    worker.start()
+    time.sleep(2)
+    took = []
+    for number in range(max(jobs // 25, 100)):
+        begin = time.perf_counter()
+        assert add.send(number, 1).get_result(block=True, timeout=30_000) == number + 1
+        took.append((time.perf_counter() - begin) * 1000)
+    worker.stop()
+    took.sort()
+    return {"p50 ms": statistics.median(took), "p99 ms": took[int(len(took) * 0.99) - 1]}
+
+
+def batched(bench: Bench, jobs: int) -> Figures:
+    """Work off a full queue of items with 8 threads."""
+    for number in range(jobs):
+        bench.items.send(number)
+    bench.expected = jobs
+    worker = bench.worker()
+    begin = time.perf_counter()
+    worker.start()
+    assert bench.done.wait(300)
+    bench.broker.join("default")
+    seconds = time.perf_counter() - begin
+    worker.stop()
+    return {"jobs/s": jobs / seconds}
+
+
 def idle(bench: Bench, jobs: int) -> Figures:
     """What an idle worker asks of the server and the machine, over ten seconds; commands inside scripts count too."""
     bench.nothing.send(1, 2)
@@ -172,6 +255,9 @@ MEASURES: dict[str, Callable[[Bench, int], Figures]] = {
     "pickup": pickup,
     "delayed": delayed,
     "idle": idle,
+    "lonely": lonely,
+    "result": result,
+    "batched": batched,
 }
 
 

@@ -3,10 +3,23 @@
 from __future__ import annotations
 
 from echomq_tasks.actor import actor
+from echomq_tasks.brokers.dramatiq import flow
 from echomq_tasks.connection import Connection, connect
-from echomq_tasks.errors import EchoMQError
+from echomq_tasks.current import current_job
+from echomq_tasks.errors import EchoMQError, JobCancelled
 from echomq_tasks.queue import NewJob, Queue
 
-__all__ = ["Connection", "EchoMQError", "NewJob", "Queue", "__version__", "actor", "connect"]
+__all__ = [
+    "Connection",
+    "EchoMQError",
+    "JobCancelled",
+    "NewJob",
+    "Queue",
+    "__version__",
+    "actor",
+    "connect",
+    "current_job",
+    "flow",
+]
 
 __version__ = "0.1.0"

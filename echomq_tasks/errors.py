@@ -13,6 +13,8 @@
     │   ├── ServerOutOfMemory             `maxmemory` reached; nothing was written
     │   ├── VersionMismatch               the fence names another wire version
     │   └── EmbeddedUnavailable           no embedded server for this platform, or it did not start
+    ├── BatchError                        raised by a batch actor: these members failed, the others are done
+    ├── JobCancelled                      raised in a job that was asked to stop; let it through
     ├── ScriptError                       a Lua script failed; names `lua/<file>:<line>`
     └── Refused                           a script refused a transition; nothing was written
         ├── WrongKind     EMQKIND         the id is not a JOB id
@@ -24,11 +26,18 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
 
 
 class EchoMQError(Exception):
-    """Root of every error raised by echomq_tasks."""
+    """Root of every error raised by echomq_tasks.
+
+    Attributes:
+      admitted: when a call that admits several jobs failed half-way, the ids of those that had been admitted before.
+    """
+
+    admitted: tuple[str, ...] = ()
 
 
 class ConfigError(EchoMQError, ValueError):
@@ -48,13 +57,7 @@ class InvalidId(EchoMQError, ValueError):
 
 
 class ServerError(EchoMQError):
-    """The server cannot serve this client.
-
-    Attributes:
-      admitted: when a bulk admission failed half-way, the ids of the jobs that had been admitted before.
-    """
-
-    admitted: tuple[str, ...] = ()
+    """The server cannot serve this client."""
 
 
 class ServerUnavailable(ServerError, ConnectionError):
@@ -78,6 +81,43 @@ class VersionMismatch(ServerError):
 
 class EmbeddedUnavailable(ServerError):
     """The embedded server has no binary for this platform, or did not start."""
+
+
+class BatchError(EchoMQError):
+    """Raised by the function of a batch actor: some members of the list failed, the others are done.
+
+    Parameters:
+      failures: the exception of each member that failed, by its index in the list the function was called with.
+      results: when the others have results, a list as long as the function's; what it holds for members that failed is
+        not looked at.
+
+    Raises:
+      ValueError: when ``failures`` is empty or is no mapping of indexes to exceptions.
+    """
+
+    def __init__(self, failures: Mapping[int, BaseException], results: Sequence[Any] | None = None) -> None:
+        super().__init__(failures, results)
+        if not isinstance(failures, Mapping) or not failures:
+            raise ValueError(f"BatchError takes {{index: exception, ...}} with at least one failure, not {failures!r}")
+        for index, error in failures.items():
+            if isinstance(index, bool) or not isinstance(index, int) or index < 0:
+                raise ValueError(f"BatchError names members by their index in the list, from 0 up, not {index!r}")
+            if not isinstance(error, BaseException):
+                raise ValueError(f"BatchError needs the exception of member {index}, not {error!r}")
+        self.failures = dict(failures)
+        self.results = results
+
+    def __str__(self) -> str:
+        first = min(self.failures)
+        error = self.failures[first]
+        return f"{len(self.failures)} failed; the first, member {first}: {type(error).__name__}: {error}"
+
+
+class JobCancelled(EchoMQError):
+    """Raised in a job that was asked to stop, or whose lease was lost: let it through, and the job ends for good.
+
+    An actor may raise it by itself too, to end its job without a retry and without leaving it among the dead.
+    """
 
 
 class ScriptError(EchoMQError):

@@ -23,11 +23,11 @@ QUEUE_KEYS: Final = frozenset(
     {
         "base", "pending", "active", "schedule", "dead", "ring", "paused", "glimit", "gactive", "gweight", "gnames",
         "wake", "meta", "limiter", "metrics:completed", "metrics:failed", "metrics:completed:data",
-        "metrics:failed:data", "repeat", "flow:outbox", "events", "replies",
+        "metrics:failed:data", "repeat", "flow:outbox", "flow:parents", "gauto", "events", "replies",
     }
 )  # fmt: skip
 #: The keys a job has beside its row.
-JOB_KEYS: Final = frozenset({"logs", "lock", "dependencies", "processed", "failed", "unsuccessful"})
+JOB_KEYS: Final = frozenset({"logs", "lock", "dependencies", "processed", "failed", "unsuccessful", "result"})
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _DEDUP = re.compile(r"[A-Za-z0-9._-]{1,255}")
@@ -77,10 +77,18 @@ def lane_key(queue: str, group: str) -> bytes:
     return queue_key(queue) + b"g:" + group.encode() + b":pending"
 
 
+def check_dedup(dedup_id: str) -> str:
+    """Return ``dedup_id`` when the wire allows it as the name of an idempotency key.
+
+    Raises:
+      InvalidName: when it is not 1 to 255 of ``A-Z a-z 0-9 . _ -``.
+    """
+    return _gate(_DEDUP, dedup_id, "the deduplication id", "1 to 255 letters, digits, dots, underscores or dashes")
+
+
 def dedup_key(queue: str, dedup_id: str) -> bytes:
     """The job id parked for an idempotency key."""
-    _gate(_DEDUP, dedup_id, "the deduplication id", "1 to 255 letters, digits, dots, underscores or dashes")
-    return queue_key(queue) + b"de:" + dedup_id.encode()
+    return queue_key(queue) + b"de:" + check_dedup(dedup_id).encode()
 
 
 def repeat_key(queue: str, name: str) -> bytes:

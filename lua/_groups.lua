@@ -1,5 +1,6 @@
--- Every group that can have waiting jobs. A non-empty lane is in the ring, or paused, or at its limit (so it has running
--- jobs, or its limit is 0): together those name them all, and no further index is kept.
+-- Every group that can have waiting jobs. A non-empty lane is in the ring, or paused, or at its limit, so that it has
+-- running jobs: together those name them all, and no further index is kept. A limit of 0, which only another runtime sets,
+-- is looked for among few limits: there may be one for each lane that there ever was.
 local function groups_of(base)
   local seen, groups = {}, {}
   local function add(names)
@@ -13,6 +14,6 @@ local function groups_of(base)
   add(redis.call('LRANGE', base .. 'ring', 0, -1))
   add(redis.call('SMEMBERS', base .. 'paused'))
   add(redis.call('HKEYS', base .. 'gactive'))
-  add(redis.call('HKEYS', base .. 'glimit'))
+  if redis.call('HLEN', base .. 'glimit') <= 1000 then add(redis.call('HKEYS', base .. 'glimit')) end
   return groups
 end

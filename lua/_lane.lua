@@ -5,7 +5,7 @@ local function lane_key(base, group)
 end
 
 local function lane_headroom(base, group)
-  local limit = tonumber(redis.call('HGET', base .. 'glimit', group))
+  local limit = row_whole(redis.call('HGET', base .. 'glimit', group))
   if not limit then return math.huge end
   return limit - row_count(redis.call('HGET', base .. 'gactive', group))
 end
@@ -20,6 +20,34 @@ local function lane_serviceable(base, group)
   return true
 end
 
+-- Set the limit that a job brings along. `gauto` remembers which limits came that way: one that was set, or removed, by
+-- hand is not overruled.
+local function lane_default_limit(base, group, limit)
+  local set, auto = redis.call('HGET', base .. 'glimit', group), redis.call('HGET', base .. 'gauto', group)
+  if set ~= auto or set == limit then return end
+  redis.call('HSET', base .. 'glimit', group, limit)
+  redis.call('HSET', base .. 'gauto', group, limit)
+  if lane_headroom(base, group) <= 0 then
+    redis.call('LREM', base .. 'ring', 0, group)
+  elseif lane_serviceable(base, group) then
+    wake(base, 1)
+  end
+end
+
+-- Of a lane that is empty and idle only what was set by hand is kept: there may be one for each tenant or order.
+local function lane_end(base, group)
+  if redis.call('EXISTS', lane_key(base, group)) == 1 or redis.call('HEXISTS', base .. 'gactive', group) == 1 then return end
+  local auto = redis.call('HGET', base .. 'gauto', group)
+  if auto and redis.call('HGET', base .. 'glimit', group) == auto then
+    redis.call('HDEL', base .. 'glimit', group)
+    redis.call('HDEL', base .. 'gauto', group)
+    auto = false
+  end
+  if auto or redis.call('HEXISTS', base .. 'glimit', group) == 1 or redis.call('HEXISTS', base .. 'gweight', group) == 1
+    or redis.call('SISMEMBER', base .. 'paused', group) == 1 then return end
+  redis.call('HDEL', base .. 'gnames', group)
+end
+
 -- One job of the group stopped running: count it down, drop the count at 0, and look whether the lane can be served.
 local function lane_release(base, group)
   local running = row_count(redis.call('HGET', base .. 'gactive', group)) - 1
@@ -28,5 +56,8 @@ local function lane_release(base, group)
   else
     redis.call('HDEL', base .. 'gactive', group)
   end
-  if lane_serviceable(base, group) then wake(base, 1) end
+  -- Below its limit it is in the ring already, if it has jobs; finding out costs a walk along the ring.
+  local limit = row_whole(redis.call('HGET', base .. 'glimit', group))
+  if limit and running + 1 >= limit and lane_serviceable(base, group) then wake(base, 1) end
+  if running <= 0 then lane_end(base, group) end
 end

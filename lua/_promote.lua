@@ -4,12 +4,12 @@ local function promote_due(base, now, limit)
   local promoted = 0
   for _, id in ipairs(due) do
     local row = base .. 'job:' .. id
-    local fields = row_read(row, 'state', 'group', 'priority')
+    local fields = row_read(row, 'state', 'group', 'priority', 'group_limit')
     redis.call('ZREM', base .. 'schedule', id)
     -- An id whose row was deleted by hand must not come back as an empty job.
     if fields[1] then
       redis.call('HSET', row, 'state', 'pending')
-      place_waiting(base, id, fields[2], fields[3])
+      place_waiting(base, id, fields[2], fields[3], fields[4])
       promoted = promoted + 1
     end
   end

@@ -7,9 +7,14 @@ local function row_read(row, ...)
   return fields
 end
 
+-- The whole number in a field, rounded down; nil when it holds no finite number.
+local function row_whole(value)
+  local number = tonumber(value)
+  if not number or number ~= number or math.abs(number) == math.huge then return nil end
+  return math.floor(number)
+end
+
 -- A counter in a field; what is no finite number counts from 0.
 local function row_count(value)
-  local count = tonumber(value or 0)
-  if not count or count ~= count or math.abs(count) == math.huge then return 0 end
-  return math.floor(count)
+  return row_whole(value) or 0
 end

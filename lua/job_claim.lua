@@ -2,53 +2,73 @@
 -- Claim up to n waiting jobs, flat and ring in turn, under the queue's pause, rate and concurrency ceilings.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
 -- ARGV: n, lease ms, lock form ("field" | "key"), caller, nonce
--- RETURNS: {ms until this queue is worth another look or -1, {id, payload, token, group or "", failures, stalled}, ...}
+-- RETURNS: {ms until this queue is worth another look or -1, chores (1 repeats are due + 2 the outbox holds something), {id, payload, token, group or "", failures, stalled, 1 for a flow child}, ...}
 -- ERRORS: none
--- WRITES: replies; schedule (due jobs are promoted first), pending, g:*:pending, ring, gactive, row, active, limiter, wake, meta.turn
+-- WRITES: replies; schedule (due jobs are promoted first), pending, g:*:pending, ring, gactive, row, active, limiter, wake, meta.turn, meta.share; de:<dedup id>; cancelled jobs go, as in job_cancel
 -- COST: O(n log m)
 -- @include _row
 -- @include _clock
 -- @include _wake
 -- @include _lane
+-- @include _unique
 -- @include _place
 -- @include _promote
+-- @include _flow
+-- @include _forget
 -- @include _lock
 -- @include _mark
 local base, n, lease, as_field = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == 'field'
 local now = clock_ms()
 local claimed, leases, taken = {}, {}, {}
+local held = 0
+local dropped = 0
 
 local function take(id, token, fields, group)
-  claimed[#claimed + 1] = {id, fields[1] or '', token, group or '', row_count(fields[2]), row_count(fields[3])}
+  claimed[#claimed + 1] = {id, fields[1] or '', token, group or '', row_count(fields[2]), row_count(fields[3]),
+    fields[6] and 1 or 0}
   leases[#leases + 1] = now + lease
   leases[#leases + 1] = id
   taken[#taken + 1] = id .. ' ' .. token
 end
 
-local function answer(look_again)
+-- What was taken is active from here on. Right behind each pop: a key of another type that stops the script later must
+-- not cost a job its place.
+local function hold()
+  for i = held + 1, #leases, 2000 do
+    redis.call('ZADD', base .. 'active', unpack(leases, i, math.min(i + 1999, #leases)))
+  end
+  held = #leases
+end
+
+local function answer(look_again, chores)
   if #claimed > 0 then
-    for i = 1, #leases, 2000 do
-      redis.call('ZADD', base .. 'active', unpack(leases, i, math.min(i + 1999, #leases)))
-    end
+    hold()
     mark_write(base, ARGV[4], ARGV[5], table.concat(taken, ' '))
   end
+  table.insert(claimed, 1, chores)
   table.insert(claimed, 1, look_again)
   return claimed
 end
 
--- Sent again after its answer was lost: what it had taken is handed out now, and given back where there is no room.
+-- A worker that is told of chores does them, so they need no timer of their own.
+local owed_chore = redis.call('EXISTS', base .. 'flow:outbox') * 2
+local meta = redis.call('HMGET', base .. 'meta', 'paused', 'max', 'concurrency', 'duration', 'turn', 'share')
+local paused = meta[1] and meta[1] ~= '0'
+
+-- Sent again after its answer was lost: what it had taken is handed out now, and given back where there is no room, or
+-- where the queue was paused meanwhile.
 local lost, late = mark_read(base, ARGV[4], ARGV[5])
 -- A try that comes after the next one must not take or give back what that one has handed out.
-if late then return {-1} end
+if late then return {-1, 0} end
 if lost then
   local given_back = 0
   for i = 1, #lost, 2 do
     local row = base .. 'job:' .. lost[i]
-    local fields = row_read(row, 'payload', 'failures', 'stalled', 'state', 'attempts', 'group')
+    local fields = row_read(row, 'payload', 'failures', 'stalled', 'state', 'attempts', 'parent', 'group')
     if fields[4] == 'active' and fields[5] == lost[i + 1] then
-      if #claimed < n then
+      if #claimed < n and not paused then
         lock_renew(row, fields[5], lease, as_field)
-        take(lost[i], row_count(fields[5]), fields, fields[6])
+        take(lost[i], row_count(fields[5]), fields, fields[7])
       else
         place_back(base, lost[i])
         given_back = given_back + 1
@@ -56,14 +76,13 @@ if lost then
     end
   end
   wake(base, given_back)
-  if #claimed > 0 then return answer(-1) end
+  if #claimed > 0 then return answer(-1, 0) end
 end
 
-local meta = redis.call('HMGET', base .. 'meta', 'paused', 'max', 'concurrency', 'duration', 'turn')
-if meta[1] and meta[1] ~= '0' then
+if paused then
   -- Tokens of a paused queue would only make its workers spin; whoever resumes it pushes new ones.
   redis.call('DEL', base .. 'wake')
-  return {-1}
+  return {-1, owed_chore}
 end
 
 local function scheduled_first()
@@ -75,7 +94,8 @@ if next_due and next_due <= now then
   promoted = promote_due(base, now, math.max(n, 100))
   next_due = scheduled_first()
 end
-local duration = tonumber(meta[4]) or 1000
+local duration = math.max(row_whole(meta[4]) or 1000, 1)
+local next_repeat = tonumber(redis.pcall('ZRANGE', base .. 'repeat', 0, 0, 'WITHSCORES')[2])
 local look_again = -1
 
 local function look_in(ms)
@@ -83,23 +103,43 @@ local function look_in(ms)
 end
 
 -- Ceilings: `max` jobs a limiter window, `concurrency` jobs active at once.
-local room = n
-local max, concurrency = tonumber(meta[2]), tonumber(meta[3])
+local room, spent = n, false
+local max, concurrency = row_whole(meta[2]), row_whole(meta[3])
 if max then
-  local left = max - row_count(redis.call('GET', base .. 'limiter'))
+  spent = redis.pcall('GET', base .. 'limiter')
+  if type(spent) ~= 'string' then spent = false end
+  local left = max - row_count(spent)
   if left < room then room = left end
   if left <= 0 then
     local window = redis.call('PTTL', base .. 'limiter')
-    look_in(window < 0 and duration or window)
+    if window < 0 then
+      -- Left without an end, by a hand: the queue would stand still for ever.
+      window = duration
+      redis.call('PEXPIRE', base .. 'limiter', duration)
+    end
+    look_in(window)
   end
 end
 if concurrency then room = math.min(room, concurrency - redis.call('ZCARD', base .. 'active')) end
 
+-- Whether this is an id of the wire: what is none would be refused when it is settled, and its neighbours with it.
+local function is_id(text, kind)
+  return #text == 14 and string.find(text, '^%u%u%u%w+$') ~= nil and (not kind or string.sub(text, 1, 3) == kind)
+end
+
 local function claim(id, group)
+  if not is_id(id, 'JOB') then return false end
   local row = base .. 'job:' .. id
-  local fields = row_read(row, 'payload', 'failures', 'stalled', 'state', 'attempts')
+  local fields = row_read(row, 'payload', 'failures', 'stalled', 'state', 'attempts', 'parent', 'unique', 'cancel')
   -- An id without a row was deleted by hand; it is dropped here instead of running as an empty job.
   if not fields[4] then return false end
+  if fields[8] then
+    -- It was asked to stop while it ran, and came back when its worker died or gave it up.
+    forget_job(base, id, 'cancelled', now)
+    dropped = dropped + 1
+    return false
+  end
+  if fields[7] == 'start' then unique_release(base, id) end
   local token = row_count(fields[5]) + 1
   lock_claim(row, token, lease, as_field)
   take(id, token, fields, group)
@@ -107,30 +147,55 @@ local function claim(id, group)
 end
 
 local function claim_flat(count)
-  local popped = redis.call('ZPOPMIN', base .. 'pending', count)
-  for i = 1, #popped, 2 do claim(popped[i]) end
-  return #popped / 2
+  local seen, most = 0, count + 100
+  -- What is dropped makes room for the next, or a claim might answer that nothing waits; but not without end.
+  repeat
+    local before = #claimed
+    local popped = redis.call('ZPOPMIN', base .. 'pending', count)
+    for i = 1, #popped, 2 do claim(popped[i]) end
+    hold()
+    seen, count = seen + #popped / 2, count - (#claimed - before)
+  until #claimed - before == #popped / 2 or seen >= most
+  return seen
 end
 
--- Serve the next lane: its weight says how many heads, its limit and the room how many at most.
+-- Serve the next lane: its weight says how many heads, its limit and the room how many at most. What the room of a call
+-- cuts off is served first by the next one, or weights would mean nothing to workers that claim job by job.
+local owed, owed_to = string.match(meta[6] or '', '^(%d+) (.+)$')
+owed = tonumber(owed) or 0
+
 local function claim_ring(count)
-  local group = redis.call('LMOVE', base .. 'ring', base .. 'ring', 'LEFT', 'RIGHT')
-  if not group then return false end
-  local weight = tonumber(redis.call('HGET', base .. 'gweight', group)) or 1
-  local share = math.min(count, math.max(weight, 1), lane_headroom(base, group))
+  local group
+  local due = owed > 0 and redis.call('LPOS', base .. 'ring', owed_to) and owed
+  if due then
+    group = owed_to
+  else
+    group = redis.call('LMOVE', base .. 'ring', base .. 'ring', 'LEFT', 'RIGHT')
+    if not group then return false end
+    if not is_id(group) then
+      redis.call('LREM', base .. 'ring', 0, group)
+      return true
+    end
+    due = math.max(row_count(redis.call('HGET', base .. 'gweight', group) or 1), 1)
+  end
+  local share = math.min(count, due, lane_headroom(base, group))
+  local taken = 0
+  owed, owed_to = due - math.max(share, 0), group
   if share > 0 then
     local popped = redis.call('ZPOPMIN', lane_key(base, group), share)
-    local taken = 0
     for i = 1, #popped, 2 do
       if claim(popped[i], group) then taken = taken + 1 end
     end
+    hold()
     if taken > 0 then
       redis.call('HSET', base .. 'gactive', group, row_count(redis.call('HGET', base .. 'gactive', group)) + taken)
     end
   end
-  -- The rotation left this lane at the tail, so that is where it is taken off.
   if redis.call('EXISTS', lane_key(base, group)) == 0 or lane_headroom(base, group) <= 0 then
-    redis.call('RPOP', base .. 'ring')
+    -- From the tail, where the rotation has left it.
+    redis.call('LREM', base .. 'ring', -1, group)
+    owed = 0
+    if taken == 0 then lane_end(base, group) end
   end
   return true
 end
@@ -140,43 +205,59 @@ if room > 0 then
   local ring = redis.call('LLEN', base .. 'ring')
   if ring == 0 then
     none_waiting = claim_flat(room) < room or redis.call('EXISTS', base .. 'pending') == 0
+    if dropped > 0 then
+      -- A parent that waited for one of them may wait for a worker now.
+      none_waiting = redis.call('EXISTS', base .. 'pending') == 0 and redis.call('EXISTS', base .. 'ring') == 0
+    end
   else
     -- `turn` outlives the call, or one-job claims would always begin with the same side.
     local flat_turn = meta[5] ~= 'ring'
     local flat, lanes = redis.call('EXISTS', base .. 'pending') == 1, true
     local both = flat
-    -- A rotation may meet a lane that turns out empty, so the bound counts the ring's length too.
-    for _ = 1, 2 * room + ring do
+    -- A rotation may meet a lane that turns out empty, or a job that is dropped, so the bound counts the ring's length
+    -- and some more.
+    for _ = 1, 2 * room + ring + 100 do
       if #claimed >= room or not (flat or lanes) then break end
       if flat and (flat_turn or not lanes) then
         flat = claim_flat(1) > 0
       elseif lanes then
-        lanes = claim_ring(room - #claimed)
+        -- One job a turn while flat ones wait, so that a weight is a share among lanes and not against the flat queue.
+        lanes = claim_ring(flat and 1 or room - #claimed)
       end
       flat_turn = not flat_turn
     end
     if both then redis.call('HSET', base .. 'meta', 'turn', flat_turn and 'flat' or 'ring') end
+    if owed > 0 then
+      redis.call('HSET', base .. 'meta', 'share', owed .. ' ' .. owed_to)
+    elseif meta[6] then
+      redis.call('HDEL', base .. 'meta', 'share')
+    end
     none_waiting = redis.call('EXISTS', base .. 'pending') == 0 and redis.call('EXISTS', base .. 'ring') == 0
   end
 end
 
 if max and #claimed > 0 then
-  redis.call('SET', base .. 'limiter', row_count(redis.call('GET', base .. 'limiter')) + #claimed, 'KEEPTTL')
+  redis.call('SET', base .. 'limiter', row_count(spent) + #claimed, 'KEEPTTL')
   if redis.call('PTTL', base .. 'limiter') < 0 then
     redis.call('PEXPIRE', base .. 'limiter', duration)
   end
 end
 
 if next_due then look_in(math.max(next_due - now, 0)) end
+local chores = dropped > 0 and redis.call('EXISTS', base .. 'flow:outbox') * 2 or owed_chore
+if next_repeat then
+  if next_repeat <= now then chores = chores + 1 else look_in(next_repeat - now) end
+end
 if none_waiting or room <= 0 then
   redis.call('DEL', base .. 'wake')
   -- The claimer is about to be busy: another parked worker must know of the next run-at in its place. One that is
   -- further off than this it learns in time by itself, on its beat.
-  if #claimed > 0 and next_due and next_due - now < 10000 then wake(base, 1) end
+  local next_look = math.min(next_due or math.huge, next_repeat or math.huge)
+  if #claimed > 0 and next_look - now < 10000 then wake(base, 1) end
 elseif promoted > #claimed then
   wake(base, promoted - #claimed)
 elseif redis.call('EXISTS', base .. 'wake') == 0 then
   -- Jobs wait and no token is left: more workers are parked than tokens fit, or one died with a token in its hand.
   wake(base, 1)
 end
-return answer(look_again)
+return answer(look_again, chores)

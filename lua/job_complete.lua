@@ -4,14 +4,16 @@
 -- ARGV: per job id, token, result
 -- RETURNS: per job "ok", "gone" or "stale"
 -- ERRORS: EMQKIND
--- WRITES: active, gactive, ring, wake, row and its side keys, metrics:completed; flow: the parent's keys or flow:outbox
+-- WRITES: active, gactive, ring, wake, row and its side keys, de:<dedup id>, metrics:completed; flow: the parent's keys or flow:outbox
 -- COST: O(log n) a job
 -- @include _row
 -- @include _settle
 -- @include _wake
 -- @include _lane
+-- @include _unique
 -- @include _place
 -- @include _flow
+-- @include _forget
 local refusal = settle_kinds(1, 3)
 if refusal then return refusal end
 
@@ -19,14 +21,17 @@ local base = KEYS[1]
 local verdicts, completed = {}, 0
 for i = 1, #ARGV, 3 do
   local id, row = ARGV[i], base .. 'job:' .. ARGV[i]
-  local fields = row_read(row, 'attempts', 'state', 'group', 'parent', 'parent_queue')
+  local fields = row_read(row, 'attempts', 'state', 'group', 'parent', 'parent_queue', 'unique')
   local verdict = settle_verdict(fields[1], ARGV[i + 1])
   if not verdict then
     verdict = 'ok'
     completed = completed + 1
-    place_withdraw(base, id, fields[2], fields[3])
-    redis.call('DEL', row, row .. ':lock', row .. ':logs', row .. ':dependencies', row .. ':processed', row .. ':failed', row .. ':unsuccessful')
+    -- First: where it fails, as on a key of another type, the job is still to be completed.
     if fields[4] then flow_completed(base, id, fields[4], fields[5], ARGV[i + 2]) end
+    place_withdraw(base, id, fields[2], fields[3])
+    -- A window stays closed until its time is over, whatever became of the job in it.
+    if fields[6] and fields[6] ~= 'window' then unique_release(base, id) end
+    forget_row(base, id)
   end
   verdicts[#verdicts + 1] = verdict
 end

@@ -2,7 +2,7 @@
 -- Renew the leases of all jobs a process holds: one TIME, one deadline.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
 -- ARGV: lease ms, lock form ("field" | "key"), then per job id, token
--- RETURNS: per job "ok", "gone" or "stale"; a job whose lease ran out and that waits again is "stale"
+-- RETURNS: per job "ok", "cancel" (renewed, and asked to stop), "gone" or "stale"; a job whose lease ran out and that waits again is "stale"
 -- ERRORS: EMQKIND
 -- WRITES: active, row.lock | row:lock
 -- COST: O(log n) a job
@@ -18,11 +18,11 @@ local deadline = clock_ms() + lease
 local verdicts = {}
 for i = 3, #ARGV, 2 do
   local id, row = ARGV[i], base .. 'job:' .. ARGV[i]
-  local fields = row_read(row, 'attempts', 'state')
+  local fields = row_read(row, 'attempts', 'state', 'cancel')
   local verdict = settle_verdict(fields[1], ARGV[i + 1])
   if not verdict then
     if fields[2] == 'active' then
-      verdict = 'ok'
+      verdict = fields[3] and 'cancel' or 'ok'
       redis.call('ZADD', base .. 'active', deadline, id)
       lock_renew(row, ARGV[i + 1], lease, as_field)
     else

@@ -10,6 +10,7 @@
 -- @include _clock
 -- @include _wake
 -- @include _lane
+-- @include _unique
 -- @include _place
 -- @include _promote
 local base = KEYS[1]

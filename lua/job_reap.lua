@@ -5,15 +5,17 @@
 -- RETURNS: how many were reaped
 -- ERRORS: none
 -- WRITES: active, gactive, row.state, pending | g:<group>:pending, ring, wake
--- COST: O(log n) a job
+-- COST: O(log n) a job; O(active) when the row of one was deleted by hand
 -- @include _row
 -- @include _clock
 -- @include _wake
 -- @include _lane
+-- @include _unique
 -- @include _place
-local base, reaped = KEYS[1], 0
+local base, reaped, recount = KEYS[1], 0, false
 for _, id in ipairs(place_expired(base, clock_ms(), tonumber(ARGV[1]))) do
-  if place_back(base, id) then reaped = reaped + 1 end
+  if place_back(base, id) then reaped = reaped + 1 else recount = true end
 end
+if recount then place_recount(base) end
 wake(base, reaped)
 return reaped

@@ -10,6 +10,7 @@
 -- @include _settle
 -- @include _wake
 -- @include _lane
+-- @include _unique
 -- @include _place
 local refusal = settle_kinds(1, 2)
 if refusal then return refusal end

@@ -1,31 +1,47 @@
 #!lua flags=allow-oom
--- Give a dead job another life: it waits again, with its error and its counts of failures taken off.
+-- Give a dead job another life: it waits again, for its turn or for its children, without its error and its failures.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
 -- ARGV: id, keep ("1") or replace ("0") the payload, payload
 -- RETURNS: "ok" or "gone"
 -- ERRORS: EMQKIND, EMQSTATE
--- WRITES: dead, row (state, payload; last_error, failures, stalled go), pending | g:<group>:pending, ring, wake
+-- WRITES: dead, row (state, payload; last_error, failures, stalled, died, cancel go), pending | g:<group>:pending, ring, wake | row:failed, flow:parents; de:<dedup id>
 -- COST: O(log n)
 -- @include _row
 -- @include _settle
 -- @include _wake
 -- @include _lane
+-- @include _unique
 -- @include _place
 local refusal = settle_kinds(1, 3)
 if refusal then return refusal end
 
 local base, id = KEYS[1], ARGV[1]
 local row = base .. 'job:' .. id
-local fields = row_read(row, 'state', 'group', 'priority')
+local fields = row_read(row, 'state', 'group', 'priority', 'group_limit')
 if not redis.call('ZSCORE', base .. 'dead', id) then
   if not fields[1] then return 'gone' end
   return redis.error_reply('EMQSTATE ' .. id .. ' is ' .. fields[1] .. ', not dead')
 end
+if not fields[1] then
+  redis.call('ZREM', base .. 'dead', id)
+  return 'gone'
+end
+local holder = unique_retake(base, id)
+if holder then
+  return redis.error_reply('EMQSTATE ' .. id .. ' stays dead while ' .. holder .. ' holds its unique key')
+end
 redis.call('ZREM', base .. 'dead', id)
-if not fields[1] then return 'gone' end
-redis.call('HDEL', row, 'last_error', 'failures', 'stalled')
-redis.call('HSET', row, 'state', 'pending')
+redis.call('HDEL', row, 'last_error', 'failures', 'stalled', 'died', 'cancel')
 if ARGV[2] == '0' then redis.call('HSET', row, 'payload', ARGV[3]) end
-place_waiting(base, id, fields[2], fields[3])
-wake(base, 1)
+local outstanding = redis.pcall('GET', row .. ':dependencies')
+if type(outstanding) == 'string' and row_count(outstanding) > 0 then
+  -- A flow parent never runs early: it waits again, for the children that are to come back too.
+  redis.call('HSET', row, 'state', 'awaiting_children')
+  redis.call('DEL', row .. ':failed')
+  redis.call('ZADD', base .. 'flow:parents', 0, id)
+else
+  redis.call('HSET', row, 'state', 'pending')
+  place_waiting(base, id, fields[2], fields[3], fields[4])
+  wake(base, 1)
+end
 return 'ok'

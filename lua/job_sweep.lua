@@ -4,35 +4,48 @@
 -- ARGV: most jobs to sweep in this call, max stalled (a job at this count is buried)
 -- RETURNS: {recovered ids, buried ids}
 -- ERRORS: none
--- WRITES: as job_reap, and row.stalled; dead, row.last_error, metrics:failed, flow keys
--- COST: O(log n) a job
+-- WRITES: as job_reap, and row.stalled, flow:parents; dead, row.last_error, row.died, metrics:failed, de:<dedup id>, flow keys
+-- COST: O(log n) a job; O(active) when the row of one was deleted by hand
 -- @include _row
 -- @include _clock
 -- @include _wake
 -- @include _lane
+-- @include _unique
 -- @include _place
 -- @include _flow
+-- @include _forget
 -- @include _dead
 local base, max_stalled = KEYS[1], tonumber(ARGV[2])
-local recovered, buried = {}, {}
-for _, id in ipairs(place_expired(base, clock_ms(), tonumber(ARGV[1]))) do
+local recovered, buried, now, recount = {}, {}, clock_ms(), false
+for _, id in ipairs(place_expired(base, now, tonumber(ARGV[1]))) do
   local row = base .. 'job:' .. id
-  local fields = row_read(row, 'state', 'group', 'stalled')
+  local fields = row_read(row, 'state', 'group', 'stalled', 'cancel')
   if not fields[1] then
     redis.call('ZREM', base .. 'active', id)
+    recount = true
   else
     local stalled = row_count(fields[3]) + 1
     redis.call('HSET', row, 'stalled', stalled)
     if stalled >= max_stalled then
       place_withdraw(base, id, fields[1], fields[2])
-      place_unlock(row)
-      dead_bury(base, id, 'stalled')
-      buried[#buried + 1] = id
+      if fields[4] then
+        forget_job(base, id, 'cancelled', now)
+        wake_room(base, 1)
+      else
+        place_unlock(row)
+        dead_bury(base, id, 'stalled', now)
+        buried[#buried + 1] = id
+      end
     else
       place_back(base, id)
       recovered[#recovered + 1] = id
     end
   end
+end
+if recount then place_recount(base) end
+-- What another runtime has set going is no parent that waits any more.
+for _, id in ipairs(redis.call('ZRANDMEMBER', base .. 'flow:parents', 20)) do
+  if row_read(base .. 'job:' .. id, 'state')[1] ~= 'awaiting_children' then redis.call('ZREM', base .. 'flow:parents', id) end
 end
 -- A buried job makes room too, under the queue's concurrency ceiling.
 wake(base, #recovered + #buried)

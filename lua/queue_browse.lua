@@ -6,13 +6,14 @@
 -- ERRORS: none
 -- WRITES: nothing
 -- COST: O(runs * (log n + count)) for pending, dead and lanes; O(n) for active and schedule, whose scores are times
+-- @include _order
 local key, count, before = KEYS[1] .. ARGV[1], tonumber(ARGV[2]), ARGV[3]
 local found = {}
 
 -- Ids sort by mint time, so a run of equal scores needs no second index; each distinct score (priority) is one run, and
 -- the runs are merged.
 local function keep(id)
-  if before == '' or id < before then found[#found + 1] = id end
+  if before == '' or id_below(id, before) then found[#found + 1] = id end
 end
 
 if ARGV[1] == 'active' or ARGV[1] == 'schedule' then
@@ -26,7 +27,7 @@ else
     local from, past = low, high + 1
     while before ~= '' and from < past do
       local middle = math.floor((from + past) / 2)
-      if redis.call('ZRANGE', key, middle, middle)[1] < before then from = middle + 1 else past = middle end
+      if id_below(redis.call('ZRANGE', key, middle, middle)[1], before) then from = middle + 1 else past = middle end
     end
     local last = past - 1
     if last >= low then
@@ -35,6 +36,6 @@ else
     high = low - 1
   end
 end
-table.sort(found, function(a, b) return a > b end)
+table.sort(found, function(a, b) return id_below(b, a) end)
 for i = #found, count + 1, -1 do found[i] = nil end
 return found

@@ -1,16 +1,21 @@
 #!lua flags=allow-oom
 -- Drop jobs with their rows, a bounded number a call; the caller repeats until nothing is left.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: most jobs to drop in this call, then the sets: "pending", "lanes", "schedule", "dead", "active"
+-- ARGV: most jobs to drop in this call, then the sets: "pending", "lanes", "schedule", "dead", "active", "flow:parents"
 -- RETURNS: how many were dropped; fewer than asked for means that none is left
 -- ERRORS: none
--- WRITES: the named sets, rows and their side keys, ring, gactive, wake
+-- WRITES: the named sets, rows and their side keys, ring, gactive, wake, de:<dedup id>; flow: the parents' keys or flow:outbox
 -- COST: O(log n) a job
 -- @include _row
+-- @include _clock
 -- @include _groups
 -- @include _wake
 -- @include _lane
-local base, left = KEYS[1], tonumber(ARGV[1])
+-- @include _unique
+-- @include _place
+-- @include _flow
+-- @include _forget
+local base, left, now = KEYS[1], tonumber(ARGV[1]), clock_ms()
 local dropped = 0
 
 local function drop(key)
@@ -18,12 +23,10 @@ local function drop(key)
   if left <= 0 then return end
   local ids = redis.call('ZRANGE', key, 0, left - 1)
   for _, id in ipairs(ids) do
-    local row = base .. 'job:' .. id
-    local group = redis.call('HGET', row, 'group')
+    local group = row_read(base .. 'job:' .. id, 'group')[1]
     if redis.call('ZREM', base .. 'active', id) == 1 and group then lane_release(base, group) end
     redis.call('ZREM', key, id)
-    redis.call('DEL', row, row .. ':lock', row .. ':logs', row .. ':dependencies', row .. ':processed', row .. ':failed',
-      row .. ':unsuccessful')
+    forget_job(base, id, 'drained', now)
   end
   left = left - #ids
   dropped = dropped + #ids
@@ -33,7 +36,10 @@ for i = 2, #ARGV do
   if ARGV[i] == 'lanes' then
     for _, group in ipairs(groups_of(base)) do
       drop(lane_key(base, group))
-      if redis.call('EXISTS', lane_key(base, group)) == 0 then redis.call('LREM', base .. 'ring', 0, group) end
+      if redis.call('EXISTS', lane_key(base, group)) == 0 then
+        redis.call('LREM', base .. 'ring', 0, group)
+        lane_end(base, group)
+      end
     end
   else
     drop(base .. ARGV[i])

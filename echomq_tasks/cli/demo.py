@@ -8,6 +8,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from echomq_tasks.cli.arguments import add_command
+
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
@@ -17,14 +19,15 @@ _FOLDERS = (Path(__file__).parents[2] / "examples", Path(__file__).parents[1] / 
 
 def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    command = commands.add_parser(
+    command = add_command(
+        commands,
         "demo",
-        help="index the Python standard library with two workers, one of which is killed midway",
+        run,
+        summary="index the standard library with two workers, one of them killed",
         # All arguments are the example's, --help too: it knows its options.
         add_help=False,
     )
     command.add_argument("arguments", nargs=argparse.REMAINDER, help="arguments of the example")
-    command.set_defaults(run=run, parser=command)
 
 
 def run(options: argparse.Namespace) -> int:

@@ -3,30 +3,35 @@
 from __future__ import annotations
 
 import argparse
+import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from echomq_tasks import __version__
-from echomq_tasks.cli import demo, info, worker
+from echomq_tasks.cli import dead, demo, destroying, info, jobs, lanes, metrics, pausing, repeats, worker
 from echomq_tasks.errors import EchoMQError
 
-_DESCRIPTION = """\
-Background jobs on Valkey.
-
-  echomq demo                    watch real work done on the embedded server
-  echomq worker myapp.tasks      run the actors that a module declares
-  echomq info                    see the server and its queues
-"""
+#: The commands, under what one wants to do.
+GROUPS: Mapping[str, Sequence[str]] = {
+    "running": ("demo", "worker"),
+    "looking": ("info", "counts", "metrics", "job", "dead", "lanes", "repeats"),
+    "operating a queue": ("pause", "resume", "limits", "lane", "drain", "obliterate"),
+    "operating on jobs": ("cancel", "reprocess", "remove"),
+}
 
 _EPILOG = """\
+`echomq COMMAND --help` shows the options of a command.
+
 The server is the one that --url or the variable EMQ_URL names:
-  valkey://host:6379/0             one server (redis:// is the same; rediss:// with TLS)
-  unix:///run/valkey.sock          a socket
-  valkey+cluster://host:6379       a cluster
+  valkey://host:6379/0                one server (redis:// too; rediss://: TLS)
+  unix:///run/valkey.sock             a socket
+  valkey+cluster://host:6379          a cluster
   valkey+sentinel://host:26379/main   the master that Sentinels know as "main"
-  embedded:///var/lib/myapp        an embedded server, shared by all who name this directory
-Without either, the embedded server in your data directory is used, and started when needed.
+  embedded:///var/lib/myapp           an embedded server in this directory,
+                                      shared by all who name it
+Without either, the embedded server in your data directory is used, and started
+when needed.
 """
 
 
@@ -34,14 +39,22 @@ def parser() -> argparse.ArgumentParser:
     """The whole command line."""
     root = argparse.ArgumentParser(
         prog="echomq",
-        description=_DESCRIPTION,
+        usage="echomq [--help] [--version] COMMAND ...",
         epilog=_EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     root.add_argument("--version", action="version", version=f"echomq_tasks {__version__}")
-    commands = root.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (demo, worker, info):
-        command.add(commands)
+    # Listed by ourselves, in groups; argparse knows one list of commands only.
+    commands = root.add_subparsers(
+        title="commands", metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="echomq"
+    )
+    for family in (demo, worker, info, metrics, jobs, dead, lanes, repeats, pausing, destroying):
+        family.add(commands)
+    lines = ["Background jobs on Valkey."]
+    for group, names in GROUPS.items():
+        lines += ["", f"{group}:"]
+        lines += [f"  {name:13}{commands.choices[name].get_default('summary')}" for name in names]
+    root.description = "\n".join(lines)
     return root
 
 
@@ -51,6 +64,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     Parameters:
       argv: the arguments after the command's name; those of this process by default.
     """
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            # A name that the terminal's encoding lacks is no reason to fail.
+            stream.reconfigure(errors="backslashreplace")
     root = parser()
     options, others = root.parse_known_args(argv)
     if others:

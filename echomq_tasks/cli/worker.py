@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 
 from dramatiq import cli as dramatiq_cli
 
+from echomq_tasks.cli.arguments import add_command
 from echomq_tasks.config import Config
 
 if TYPE_CHECKING:
@@ -27,8 +28,13 @@ _EPILOG = "`dramatiq MODULE` runs the same modules and has more options: pid fil
 
 def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
-    command = commands.add_parser(
-        "worker", help="run the actors that modules declare", description=_DESCRIPTION, epilog=_EPILOG
+    command = add_command(
+        commands,
+        "worker",
+        run,
+        summary="run the actors that modules declare",
+        description=_DESCRIPTION,
+        epilog=_EPILOG,
     )
     command.add_argument(
         "broker",
@@ -59,7 +65,6 @@ def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         help='restart when a source file in this directory changes; needs `pip install "dramatiq[watch]"`',
     )
     command.add_argument("--verbose", "-v", action="count", default=0, help="log more")
-    command.set_defaults(run=run, parser=command)
 
 
 def _positive(text: str) -> int:

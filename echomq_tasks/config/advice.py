@@ -20,7 +20,7 @@ ADVICE: dict[str, str] = {
     "requeue_deadline": _REAPED,
     "requeue_interval": _REAPED,
     "heartbeat_timeout": "leases replace heartbeats: give the broker lease= instead, in seconds",
-    "dead_message_ttl": "remove it: dead jobs stay until somebody retries or drops them",
+    "dead_message_ttl": "give the broker dead_ttl= instead, in seconds, and dead_max= for how many are kept",
     "client": "a ready-made redis client may repeat commands by itself; "
     "pass connection=echomq_tasks.connection.connect(...) instead",
     "connection_pool": "the pool is made here, because every connection in it is fenced: give a URL, or host= and "
@@ -42,7 +42,7 @@ ADVICE: dict[str, str] = {
     "ssl_password": "give a key file without a passphrase, readable by this user only, as ssl_keyfile=",
     **dict.fromkeys(("retry", "retry_on_timeout", "retry_on_error", "cluster_error_retry_attempts"), _NO_REPEAT),
     **dict.fromkeys(("max_retries", "min_backoff", "max_backoff", "retry_when", "throws"), _OF_ACTORS),
-    **dict.fromkeys(("lease", "max_stalled", "middleware", "connection"), _OF_BROKER),
+    **dict.fromkeys(("lease", "max_stalled", "dead_ttl", "dead_max", "middleware", "connection"), _OF_BROKER),
     **dict.fromkeys(("ssl_include_verify_flags", "ssl_exclude_verify_flags", "ssl_context"), _TLS_DEFAULT),
     **dict.fromkeys(("ssl_validate_ocsp", "ssl_validate_ocsp_stapled", "ssl_ocsp_context"), _TLS_DEFAULT),
     **dict.fromkeys(("ssl_ocsp_expected_cert", "ssl_min_version", "ssl_ciphers"), _TLS_DEFAULT),

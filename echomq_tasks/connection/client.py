@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Protocol, Self, TypeVar, cast
+from weakref import WeakMethod
 
 import redis
 from redis.backoff import NoBackoff
@@ -20,6 +21,7 @@ from redis.sentinel import Sentinel
 from echomq_tasks.config import Config
 from echomq_tasks.connection.failures import typed_errors
 from echomq_tasks.connection.fence import FENCE_KEY, WIRE_VERSION, Fence, Server, judge
+from echomq_tasks.connection.owner import FenceOwner
 from echomq_tasks.connection.tls import check_files
 from echomq_tasks.errors import EmbeddedUnavailable
 from echomq_tasks.forks import after_fork
@@ -65,13 +67,17 @@ class Connection:
     def __init__(self, config: Config) -> None:
         self.config = config
         self.is_cluster = config.kind == "cluster"
-        self._fence = Fence(handshake=not self.is_cluster)
+        self._client: redis.Redis | RedisCluster | None = None
+        # Weakly, or a connection that nobody refers to any more would stay open until the collector comes by.
+        pool = WeakMethod(self._fence_pool)
+        self._owner = FenceOwner(lambda: (found := pool()) and found())
+        self._fence = Fence(handshake=not self.is_cluster, elsewhere=self._owner.ask)
         self._sentinel: Sentinel | None = None
         self._companions: dict[Any, Companion] = {}
         self._reopening = threading.Lock()
         check_files(config)
         with typed_errors(config):
-            self._client: redis.Redis | RedisCluster | None = self._open()
+            self._client = self._open()
             try:
                 self._check()
             except BaseException:
@@ -150,6 +156,7 @@ class Connection:
         """
         for companion in list(self._companions.values()):
             companion.close()
+        self._owner.close()
         self.client.close()
         if self._sentinel is not None:
             self._sentinel.close()
@@ -243,6 +250,13 @@ class Connection:
             judge(found)
         else:
             self.client.connection_pool.release(self.client.connection_pool.get_connection())
+
+    def _fence_pool(self) -> ConnectionPool | None:
+        """The pool of the cluster node that holds the fence; None while the client is being made."""
+        client = self._client
+        if not isinstance(client, RedisCluster):
+            return None
+        return client.get_redis_connection(client.get_node_from_key(FENCE_KEY)).connection_pool
 
     def _dial(self, key: bytes) -> Any:
         client = self.client

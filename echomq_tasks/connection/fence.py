@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -84,13 +85,19 @@ def _version(text: str) -> tuple[int, int, int]:
 class Fence:
     """The hook that greets each new connection; it also remembers which server answered last.
 
-    It holds no lock and refers to nothing, so pools may keep it and a fork may copy it.
+    It holds no lock, so pools may keep it and a fork may copy it.
+
+    Parameters:
+        handshake: whether the hook is to do the handshake too.
+        elsewhere: asks the cluster node that holds the fence, when a node that does not is connected to; answers None
+            when that one does not answer in time.
     """
 
-    def __init__(self, *, handshake: bool) -> None:
+    def __init__(self, *, handshake: bool, elsewhere: Callable[[], Any] | None = None) -> None:
         # RedisCluster has done the handshake already when it calls the hook; a plain connection has not.
         self._handshake = handshake
         self.server = Server()
+        self._elsewhere = elsewhere
 
     def __call__(self, connection: Any) -> None:
         """Greet ``connection``: handshake, then floor and fence in one round trip.
@@ -122,8 +129,9 @@ class Fence:
         if found is None:
             _, found = _trip(connection, ("SET", FENCE_KEY, WIRE_VERSION, "NX"), ("GET", FENCE_KEY))
         if isinstance(found, (MovedError, AskError)):
-            # A cluster node that does not own the fence's slot: the owner is asked when it is connected to.
-            return
+            found = self._elsewhere() if self._elsewhere is not None else None
+            if found is None:
+                return
         if isinstance(found, RedisError):
             raise found
         judge(found)

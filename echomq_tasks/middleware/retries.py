@@ -9,6 +9,8 @@ from dramatiq import Broker, MessageProxy
 from dramatiq import middleware as stock
 from dramatiq.common import compute_backoff
 
+from echomq_tasks.errors import JobCancelled
+
 
 class Retries(stock.Retries):
     """Retries failed messages with exponential backoff; Dramatiq's own, with nothing to lose in between.
@@ -17,10 +19,11 @@ class Retries(stock.Retries):
     not a copy that is enqueued before the original is acknowledged: the acknowledgement itself moves the job from
     active to the schedule, in one script.
 
-    Two things differ, both so that no message is lost or surprises:
+    Three things differ:
 
     - A ``retry_when`` predicate that raises means a retry, with backoff and up to this middleware's ``max_retries``:
       the stock one would acknowledge the message.
+    - :class:`~echomq_tasks.JobCancelled` is never retried.
     - ``min_backoff=0`` given here means no backoff, as it does on an actor; the stock middleware reads it as unset.
 
     Parameters:
@@ -50,6 +53,10 @@ class Retries(stock.Retries):
         self, broker: Broker, message: MessageProxy, *, result: Any = None, exception: BaseException | None = None
     ) -> None:
         """Decide what becomes of a message whose actor raised."""
+        if isinstance(exception, JobCancelled):
+            self.logger.info("Message %r was cancelled.", message.message_id)
+            message.fail()
+            return
         try:
             super().after_process_message(  # type: ignore[no-untyped-call]
                 broker, message, result=result, exception=exception

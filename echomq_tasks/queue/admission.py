@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from typing import Any
 
 from echomq_tasks.errors import EchoMQError, InvalidArgument, ScriptError, ServerError
 from echomq_tasks.identity import check_id, group_id
+from echomq_tasks.keyspace import check_dedup
 from echomq_tasks.queue.arguments import EXACT, payload_bytes, seconds_to_ms, whole
 from echomq_tasks.queue.callers import Callers
-from echomq_tasks.queue.model import Admission, Enqueued, NewJob
+from echomq_tasks.queue.model import Admission, Enqueued, NewJob, Unique
 from echomq_tasks.scripts import Call, Scripts
 
 #: One script call takes so many jobs or bytes at most, so that the server answers others in between.
@@ -20,14 +23,16 @@ _BYTES_A_TRIP = 8 << 20
 #: A collision is two processes on one node id in one millisecond; this many in a row is something else.
 _MAX_COLLISIONS = 1000
 
+_json = json.JSONEncoder(separators=(",", ":")).encode
 
-class _Offer:
+
+class Offer:
     """One job on its way in: its arguments for job_enqueue, and the answer once there is one."""
 
     __slots__ = ("answer", "args", "minted")
 
     def __init__(self, args: list[bytes | str | int], minted: bool) -> None:
-        self.args = args  # id, payload, mode, ms, priority, group, name
+        self.args = args  # id, payload, mode, ms, priority, group, extras
         self.minted = minted
         self.answer: Enqueued | None = None
 
@@ -39,8 +44,8 @@ class _Offer:
         admission = Admission.ENQUEUED if self.args[2] == "now" else Admission.SCHEDULED
         self.answer = Enqueued(str(self.args[0]), admission)
 
-    def duplicate(self) -> None:
-        self.answer = Enqueued(str(self.args[0]), Admission.DUPLICATE)
+    def duplicate(self, holder: str | None = None) -> None:
+        self.answer = Enqueued(holder or str(self.args[0]), Admission.DUPLICATE)
 
 
 def _when(job: NewJob) -> tuple[str, int]:
@@ -58,15 +63,43 @@ def _when(job: NewJob) -> tuple[str, int]:
     return "at", seconds_to_ms(at, "at")
 
 
-def _offer(job: NewJob) -> _Offer:
+def unique_fields(unique: Unique) -> dict[str, Any]:
+    """Check what makes a job unique, and name it as the scripts do.
+
+    Raises:
+      InvalidArgument, InvalidName: when it is malformed.
+    """
+    if not isinstance(unique, Unique):
+        raise InvalidArgument(f"unique is a Unique(key, until, ttl), not {unique!r}")
+    if unique.until not in ("done", "start", "window"):
+        raise InvalidArgument(f"a job is unique until 'done', until 'start' or for a 'window', not {unique.until!r}")
+    ttl = whole(seconds_to_ms(unique.ttl, "the ttl of unique"), "the ttl of unique in milliseconds", 1)
+    return {"dedup": check_dedup(unique.key), "unique": unique.until, "ttl": ttl}
+
+
+def offer(job: NewJob, **flow: Any) -> Offer:
+    """Check a job and pack it as an entry for job_enqueue; ``flow`` is what ties it to its parent or children.
+
+    Raises:
+      InvalidArgument, InvalidId, InvalidName: when the job is not admissible.
+    """
     mode, ms = _when(job)
     priority = whole(job.priority, "priority", -EXACT, EXACT)
-    group = "" if job.group is None else group_id(job.group)
-    # What a derived group was called is kept for people.
-    name = "" if job.group is None or job.group == group else job.group
     payload = payload_bytes(job.payload)
     job_id = None if job.id is None else check_id(job.id, "JOB")
-    return _Offer([job_id or "", payload, mode, ms, priority, group, name], job_id is None)
+    group, extras = "", flow
+    if job.group is not None:
+        group = group_id(job.group)
+        if job.group != group:
+            # What a derived group was called is kept for people.
+            extras["name"] = job.group
+    if job.group_limit is not None:
+        if job.group is None:
+            raise InvalidArgument("group_limit= bounds the lane of a group: give group= too")
+        extras["limit"] = whole(job.group_limit, "group_limit", 1)
+    if job.unique is not None:
+        extras |= unique_fields(job.unique)
+    return Offer([job_id or "", payload, mode, ms, priority, group, _json(extras) if extras else ""], job_id is None)
 
 
 def check_job(job: NewJob) -> None:
@@ -75,23 +108,23 @@ def check_job(job: NewJob) -> None:
     Raises:
       InvalidArgument, InvalidId, InvalidName: when the job is not admissible.
     """
-    _offer(job)
+    offer(job)
 
 
-def _chunks(offers: Iterable[_Offer], most: int, most_bytes: int) -> Iterator[list[_Offer]]:
-    chunk: list[_Offer] = []
+def _chunks(offers: Iterable[Offer], most: int, most_bytes: int) -> Iterator[list[Offer]]:
+    chunk: list[Offer] = []
     size = 0
-    for offer in offers:
-        if chunk and (len(chunk) >= most or size + offer.size > most_bytes):
+    for each in offers:
+        if chunk and (len(chunk) >= most or size + each.size > most_bytes):
             yield chunk
             chunk, size = [], 0
-        chunk.append(offer)
-        size += offer.size
+        chunk.append(each)
+        size += each.size
     if chunk:
         yield chunk
 
 
-def _trip(scripts: Scripts, key: bytes, callers: Callers, offers: list[_Offer]) -> EchoMQError | None:
+def _trip(scripts: Scripts, key: bytes, callers: Callers, offers: list[Offer]) -> EchoMQError | None:
     """Send offers in one round trip and note each answer; an offer without one collided, or its call failed."""
     chunks = list(_chunks(offers, _JOBS_A_CALL, _BYTES_A_CALL))
     # The server keeps one answer a caller, so each call of the trip has a caller of its own.
@@ -100,7 +133,7 @@ def _trip(scripts: Scripts, key: bytes, callers: Callers, offers: list[_Offer]) 
     # call is not answered then either is not given back, for its next call would be taken for that one.
     replies = scripts.attempt(
         [
-            Call("job_enqueue", key, [caller.id, caller.nonce(), *(arg for offer in chunk for arg in offer.args)])
+            Call("job_enqueue", key, [caller.id, caller.nonce(), *(arg for each in chunk for arg in each.args)])
             for caller, chunk in zip(mine, chunks, strict=True)
         ]
     )
@@ -111,14 +144,16 @@ def _trip(scripts: Scripts, key: bytes, callers: Callers, offers: list[_Offer]) 
         if isinstance(reply, EchoMQError):
             failure = failure or reply
             continue
-        for offer, code in zip(chunk, reply, strict=True):
-            if code > 0:
-                offer.admitted()
-            elif not offer.minted:
-                offer.duplicate()
+        for each, code in zip(chunk, reply, strict=True):
+            if isinstance(code, bytes):
+                each.duplicate(code.decode())
+            elif code > 0:
+                each.admitted()
+            elif not each.minted:
+                each.duplicate()
             else:
                 # A freshly minted id that has a row is a collision, and this job would be lost: mint another.
-                offer.args[0] = scripts.mint.mint("JOB")
+                each.args[0] = scripts.mint.mint("JOB")
     return failure
 
 
@@ -131,11 +166,23 @@ def admit(scripts: Scripts, key: bytes, callers: Callers, jobs: Iterable[NewJob]
       InvalidArgument, InvalidId, InvalidName: when a job is not admissible; none was admitted.
       ServerError: when the server could not take them all; ``admitted`` lists the ids that it did take.
     """
-    offers = [_offer(job) for job in jobs]
+    offers = [offer(job) for job in jobs]
+    admit_offers(scripts, key, callers, offers)
+    return [each.answer for each in offers if each.answer is not None]
+
+
+def admit_offers(
+    scripts: Scripts, key: bytes, callers: Callers, offers: list[Offer], *, mint_first: bool = True
+) -> None:
+    """Admit checked jobs, and note each one's answer; without ``mint_first`` those to be minted have an id already.
+
+    Raises:
+      ServerError: as :func:`admit`.
+    """
     # Only now: a mint may ask the server for a node id, and bad input must not get that far.
-    for offer in offers:
-        if offer.minted:
-            offer.args[0] = scripts.mint.mint("JOB")
+    for each in offers:
+        if each.minted and mint_first:
+            each.args[0] = scripts.mint.mint("JOB")
     try:
         for trip in _chunks(offers, _JOBS_A_CALL * 16, _BYTES_A_TRIP):
             left = trip
@@ -143,12 +190,11 @@ def admit(scripts: Scripts, key: bytes, callers: Callers, jobs: Iterable[NewJob]
                 failure = _trip(scripts, key, callers, left)
                 if failure is not None:
                     raise failure
-                left = [offer for offer in left if offer.answer is None]
+                left = [each for each in left if each.answer is None]
                 if not left:
                     break
             else:
                 raise ScriptError(f"{len(left)} jobs met ids that exist already {_MAX_COLLISIONS} times in a row")
     except ServerError as error:
-        error.admitted = tuple(offer.answer.id for offer in offers if offer.answer and not offer.answer.duplicate)
+        error.admitted = tuple(each.answer.id for each in offers if each.answer and not each.answer.duplicate)
         raise
-    return [offer.answer for offer in offers if offer.answer is not None]

@@ -6,7 +6,7 @@ from echomq_tasks.errors import InvalidArgument
 from echomq_tasks.identity import check_id
 from echomq_tasks.queue.arguments import payload_bytes, whole
 from echomq_tasks.queue.handle import Handle
-from echomq_tasks.queue.model import Verdict
+from echomq_tasks.queue.model import Cancellation, Verdict
 from echomq_tasks.queue.replies import text
 
 
@@ -60,6 +60,25 @@ class Editing(Handle):
           InvalidId: when ``job_id`` is not a JOB id.
         """
         return self._verb("job_remove", job_id)
+
+    def cancel(self, job_id: str) -> Cancellation:
+        """Cancel a job: one that waits is removed; one that runs is asked to stop, and will not run again.
+
+        The code that runs sees it by :func:`echomq_tasks.current_job`. A flow parent that waits for it learns that it
+        failed.
+
+        Raises:
+          InvalidId: when ``job_id`` is not a JOB id.
+        """
+        return Cancellation(text(self.run("job_cancel", check_id(job_id, "JOB"))))
+
+    def is_cancelled(self, job_id: str) -> bool:
+        """Whether a job that runs was asked to stop.
+
+        Raises:
+          InvalidId: when ``job_id`` is not a JOB id.
+        """
+        return bool(self.run("job_stopping", check_id(job_id, "JOB")))
 
     def reprocess(self, job_id: str, *, payload: bytes | str | None = None) -> Verdict:
         """Let a dead job run again, with its failures forgotten: OK or GONE.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import UTC, datetime
 
 from echomq_tasks.errors import InvalidArgument
 from echomq_tasks.identity import check_id, group_id
@@ -15,6 +16,10 @@ from echomq_tasks.queue.replies import job_info, text
 
 class Looking(Handle):
     """What a queue holds; nothing here writes."""
+
+    def now(self) -> datetime:
+        """The server's clock, by which jobs come due and leases end; in UTC, to the millisecond."""
+        return datetime.fromtimestamp(int(self.run("queue_clock")) / 1000, tz=UTC)
 
     def state(self, job_id: str) -> State:
         """Where a job is.
@@ -44,7 +49,7 @@ class Looking(Handle):
         """The ids of one state, newest first.
 
         Parameters:
-          state: PENDING, ACTIVE, SCHEDULED or DEAD.
+          state: PENDING, ACTIVE, SCHEDULED, DEAD or AWAITING_CHILDREN (of parents that this runtime added).
           count: at most so many.
           before: only ids older than this one: the last id of the page before.
           group: the lane to look into, for PENDING.
@@ -52,10 +57,18 @@ class Looking(Handle):
         Raises:
           InvalidArgument: on another state, or a group with a state other than PENDING.
         """
-        names = {State.PENDING: "pending", State.ACTIVE: "active", State.SCHEDULED: "schedule", State.DEAD: "dead"}
+        names = {
+            State.PENDING: "pending",
+            State.ACTIVE: "active",
+            State.SCHEDULED: "schedule",
+            State.DEAD: "dead",
+            State.AWAITING_CHILDREN: "flow:parents",
+        }
         name = names.get(state)
         if name is None:
-            raise InvalidArgument(f"{state!r} cannot be browsed: use PENDING, ACTIVE, SCHEDULED or DEAD")
+            raise InvalidArgument(
+                f"{state!r} cannot be browsed: use PENDING, ACTIVE, SCHEDULED, DEAD or AWAITING_CHILDREN"
+            )
         if group is not None:
             if state is not State.PENDING:
                 raise InvalidArgument("a lane holds pending jobs only: leave group= out, or browse PENDING")
@@ -66,10 +79,10 @@ class Looking(Handle):
 
     def counts(self) -> Counts:
         """Count the jobs of each state at one instant."""
-        pending, in_lanes, active, scheduled, dead, completed, failed, paused = self.scripts.call(
+        pending, in_lanes, active, scheduled, dead, completed, failed, paused, awaiting = self.scripts.call(
             "queue_counts", self.base
         )
-        return Counts(pending, in_lanes, active, scheduled, dead, completed, failed, bool(paused))
+        return Counts(pending, in_lanes, active, scheduled, dead, completed, failed, bool(paused), awaiting)
 
     def parking(self) -> Parking:
         """A place to wait for jobs of this queue, for one thread; close it after use."""

@@ -6,9 +6,13 @@ from collections.abc import Iterator, Mapping
 from dataclasses import KW_ONLY, dataclass, field
 from datetime import UTC, datetime
 from enum import StrEnum
+from typing import Literal
 
 from echomq_tasks.errors import EchoMQError
 from echomq_tasks.identity import minted_at_ms
+
+#: How many levels a flow may have (wire §7).
+MAX_LEVELS = 8
 
 
 class State(StrEnum):
@@ -39,6 +43,33 @@ class Verdict(StrEnum):
     DEAD = "dead"  #: its retries are used up
     GONE = "gone"  #: the row is gone: it was completed or removed meanwhile
     STALE = "stale"  #: another claim took the job over; this settlement changed nothing
+    CANCELLED = "cancelled"  #: it failed after it had been asked to stop: it is gone, and not retried
+
+
+class Cancellation(StrEnum):
+    """What became of a request to cancel a job."""
+
+    REMOVED = "removed"  #: it waited, and is gone
+    REQUESTED = "requested"  #: it runs and was asked to stop; it will not run again
+    ENDED = "ended"  #: it is dead already
+    GONE = "gone"  #: it has no row: it was completed or removed
+
+
+@dataclass(frozen=True, slots=True)
+class Unique:
+    """Keeps a second job like this one out while the first one holds the key.
+
+    Attributes:
+      key: 1 to 255 of ``A-Z a-z 0-9 . _ -``; one queue's jobs with one key exclude each other.
+      until: ``done``: held until the job has completed, died or was removed. ``start``: until a worker claims it, so
+        that one may wait while another runs. ``window``: for ``ttl`` seconds from its admission; only its death or its
+        removal ends that early.
+      ttl: seconds after which the key is free at the latest; what a delayed job waits for its time is not counted.
+    """
+
+    key: str
+    until: Literal["done", "start", "window"] = "done"
+    ttl: float = 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,6 +83,8 @@ class NewJob:
       priority: lower runs first; 0 is the rest.
       group: the lane it waits in: a branded id, or any text (see :func:`echomq_tasks.identity.group_id`).
       id: a JOB id of the caller's, which makes the admission safe to repeat; minted by default.
+      unique: keeps others like it out: one that comes while the key is held is refused, with its holder's id.
+      group_limit: how many jobs of its group may run at once; sets the lane's limit.
     """
 
     payload: bytes | str
@@ -61,18 +94,23 @@ class NewJob:
     priority: int = 0
     group: str | None = None
     id: str | None = None
+    unique: Unique | None = None
+    group_limit: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Enqueued:
-    """The answer to an admission: the job's id, and whether this call admitted it."""
+    """The answer to an admission: the job's id, and whether this call admitted it.
+
+    A refused duplicate has the id of the job that is there: its own, or that of the one that holds its unique key.
+    """
 
     id: str
     admission: Admission
 
     @property
     def duplicate(self) -> bool:
-        """True when a job of that id was there already, and stays as it was."""
+        """True when a job of that id, or one with its unique key, was there already, and stays as it was."""
         return self.admission is Admission.DUPLICATE
 
 
@@ -87,6 +125,7 @@ class Job:
       group: the branded id of its lane, None when flat.
       failures: how often its handler raised.
       stalled: how often a worker died with it.
+      is_child: whether a flow parent waits for it, which is told the result that it is completed with.
     """
 
     id: str
@@ -95,6 +134,7 @@ class Job:
     group: str | None = None
     failures: int = 0
     stalled: int = 0
+    is_child: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,11 +143,16 @@ class Claimed:
 
     Attributes:
       jobs: at most as many as asked for.
-      look_again: seconds until the earliest scheduled job is due or a rate window ends; None when there is neither.
+      look_again: seconds until the earliest scheduled job or repeat is due or a rate window ends; None when there is
+        none of them.
+      repeats_due: whether :meth:`~echomq_tasks.queue.Queue.fire_repeats` has something to do.
+      outbox: whether :meth:`~echomq_tasks.queue.Queue.deliver` has something to do.
     """
 
     jobs: tuple[Job, ...]
     look_again: float | None = None
+    repeats_due: bool = False
+    outbox: bool = False
 
     def __iter__(self) -> Iterator[Job]:
         return iter(self.jobs)
@@ -150,7 +195,15 @@ class Release:
     job: Job
 
 
-Settlement = Complete | Retry | Release
+@dataclass(frozen=True, slots=True)
+class Discard:
+    """End a job that will not be done: it is gone, and a flow parent that waits for it learns that it failed."""
+
+    job: Job
+    reason: str = "cancelled"
+
+
+Settlement = Complete | Retry | Release | Discard
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +220,7 @@ class Renewal:
 
     Attributes:
       lost: jobs that another claim has, or that are gone.
+      cancelled: jobs that were asked to stop; their leases are renewed.
       unknown: jobs of queues whose renewal failed.
       error: the first failure, None when there was none.
     """
@@ -174,6 +228,7 @@ class Renewal:
     lost: tuple[Job, ...]
     unknown: tuple[Job, ...]
     error: EchoMQError | None
+    cancelled: tuple[Job, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -197,6 +252,7 @@ class Counts:
       completed: completed since the queue exists.
       failed: sent to dead since the queue exists.
       paused: whether the whole queue is paused.
+      awaiting: flow parents that wait for their children.
     """
 
     pending: int
@@ -207,6 +263,7 @@ class Counts:
     completed: int
     failed: int
     paused: bool
+    awaiting: int = 0
 
     @property
     def waiting(self) -> int:
@@ -215,8 +272,8 @@ class Counts:
 
     @property
     def unfinished(self) -> int:
-        """Jobs that have still to end: waiting, claimed or scheduled."""
-        return self.pending + self.in_lanes + self.active + self.scheduled
+        """Jobs that have still to end: waiting, claimed, scheduled, or flow parents that wait for their children."""
+        return self.pending + self.in_lanes + self.active + self.scheduled + self.awaiting
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +292,8 @@ class JobInfo:
       last_error: the error of its last failure, None when it has not failed.
       progress: what it noted of its progress, None when nothing.
       due: when it runs (scheduled) or when its lease ends (active), else None.
+      died: when it went to dead; None when it is not, or when a runtime buried it that does not note the time.
+      cancelled: whether it was asked to stop while it ran.
       fields: the whole row as it is on the wire.
     """
 
@@ -249,6 +308,8 @@ class JobInfo:
     last_error: str | None
     progress: str | None
     due: datetime | None
+    died: datetime | None
+    cancelled: bool
     fields: Mapping[str, bytes] = field(repr=False)
 
     @property

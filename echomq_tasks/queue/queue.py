@@ -12,12 +12,15 @@ from echomq_tasks.identity import check_id
 from echomq_tasks.queue.admission import admit
 from echomq_tasks.queue.arguments import lease_ms, payload_bytes, retry_args, whole
 from echomq_tasks.queue.callers import Caller, Callers
+from echomq_tasks.queue.dead import DeadJobs
 from echomq_tasks.queue.editing import Editing
+from echomq_tasks.queue.flows import Flows
 from echomq_tasks.queue.handle import Handle
-from echomq_tasks.queue.looking import Looking
+from echomq_tasks.queue.lanes import Lanes
 from echomq_tasks.queue.model import (
     Claimed,
     Complete,
+    Discard,
     Enqueued,
     Job,
     NewJob,
@@ -25,20 +28,25 @@ from echomq_tasks.queue.model import (
     Retry,
     Settlement,
     Turn,
+    Unique,
     Verdict,
 )
+from echomq_tasks.queue.operating import Operating
+from echomq_tasks.queue.outbox import Outbox
 from echomq_tasks.queue.renewal import extend_all
+from echomq_tasks.queue.repeats import Repeats
 from echomq_tasks.queue.replies import raise_stale, text, verdicts_in_place
+from echomq_tasks.queue.results import Results
 from echomq_tasks.queue.upkeep import Upkeep
 from echomq_tasks.scripts import Call
 
 #: The most jobs one claim may ask for: a claim holds the server for its whole length.
 MAX_CLAIM = 1000
 #: The order of a settlement's script in a round trip.
-_SCRIPTS = ("job_complete", "job_retry", "job_release")
+_SCRIPTS = ("job_complete", "job_retry", "job_release", "job_discard")
 
 
-class Queue(Looking, Editing, Upkeep, Handle):
+class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operating, Lanes, Handle):
     """A queue by name: admits jobs, hands each to one worker, and settles them under a fencing token.
 
     Safe to share between threads and across forks. Every call takes one round trip and raises
@@ -73,6 +81,8 @@ class Queue(Looking, Editing, Upkeep, Handle):
         priority: int = 0,
         group: str | None = None,
         id: str | None = None,
+        unique: Unique | None = None,
+        group_limit: int | None = None,
     ) -> Enqueued:
         """Admit one job; the parameters are those of :class:`~echomq_tasks.queue.NewJob`.
 
@@ -83,7 +93,16 @@ class Queue(Looking, Editing, Upkeep, Handle):
           InvalidArgument, InvalidId, InvalidName: before a byte is sent.
           ServerOutOfMemory: the server's memory is full; the job is not in.
         """
-        job = NewJob(payload=payload, delay=delay, at=at, priority=priority, group=group, id=id)
+        job = NewJob(
+            payload=payload,
+            delay=delay,
+            at=at,
+            priority=priority,
+            group=group,
+            id=id,
+            unique=unique,
+            group_limit=group_limit,
+        )
         return admit(self.scripts, self.base, self._senders, (job,))[0]
 
     def enqueue_many(self, jobs: Iterable[NewJob | bytes | str]) -> list[Enqueued]:
@@ -134,10 +153,10 @@ class Queue(Looking, Editing, Upkeep, Handle):
         max_retries: int | None = None,
         payload: bytes | str | None = None,
     ) -> Verdict:
-        """Settle a job as failed: SCHEDULED again, DEAD, or GONE; see :class:`~echomq_tasks.queue.Retry`.
+        """Settle a job as failed: SCHEDULED again, DEAD, or CANCELLED; see :class:`~echomq_tasks.queue.Retry`.
 
         Raises:
-          StaleToken: when the lease was lost and another claim took the job over.
+          StaleToken: when the lease was lost and another claim took the job over, or the job was removed.
         """
         return self._settle_one(Retry(job, error, delay, max_retries, payload))
 
@@ -162,10 +181,12 @@ class Queue(Looking, Editing, Upkeep, Handle):
         caller = self._claimers.take()
         try:
             *replies, taken = self.scripts.batch([*calls, self._claim_call(count, lease, caller)])
+            claimed = self._claimed(taken)
+            # Not before it was read: what is not answered is asked for again.
             caller.answered()
         finally:
             self._claimers.give(caller)
-        return Turn(tuple(verdicts_in_place(replies, order)), self._claimed(taken))
+        return Turn(tuple(verdicts_in_place(replies, order)), claimed)
 
     def extend(self, job: Job, *, lease: float = 30.0) -> Verdict:
         """Renew the lease of one job, to ``lease`` seconds from now: OK or GONE.
@@ -174,7 +195,7 @@ class Queue(Looking, Editing, Upkeep, Handle):
           StaleToken: when the lease was lost.
         """
         (reply,) = self.scripts.call(*self.extend_call([job], lease))
-        return raise_stale(job, Verdict(text(reply)))
+        return raise_stale(job, Verdict.OK if reply == b"cancel" else Verdict(text(reply)))
 
     def extend_many(self, jobs: Sequence[Job], *, lease: float = 30.0) -> list[Job]:
         """Renew the leases of many jobs in one script call; answers the jobs whose lease was lost."""
@@ -191,11 +212,12 @@ class Queue(Looking, Editing, Upkeep, Handle):
         return Call("job_claim", self.base, (whole(count, "count", 1, MAX_CLAIM), ms, form, caller.id, caller.nonce()))
 
     def _claimed(self, reply: list[Any]) -> Claimed:
+        look_again, chores, *entries = reply
         jobs = tuple(
-            Job(text(id), payload, token, text(group) if group else None, failures, stalled)
-            for id, payload, token, group, failures, stalled in reply[1:]
+            Job(text(id), payload, token, text(group) if group else None, failures, stalled, bool(is_child))
+            for id, payload, token, group, failures, stalled, is_child in entries
         )
-        return Claimed(jobs, None if reply[0] < 0 else reply[0] / 1000)
+        return Claimed(jobs, None if look_again < 0 else look_again / 1000, bool(chores & 1), bool(chores & 2))
 
     def _settle_one(self, settlement: Settlement) -> Verdict:
         return raise_stale(settlement.job, self.settle([settlement])[0])
@@ -205,8 +227,10 @@ class Queue(Looking, Editing, Upkeep, Handle):
         args: dict[str, list[bytes | str | int]] = {}
         places: dict[str, list[int]] = {}
         for place, settlement in enumerate(settlements):
-            if not isinstance(settlement, (Complete, Retry, Release)):
-                raise InvalidArgument(f"a settlement is a Complete, a Retry or a Release, not {settlement!r}")
+            if not isinstance(settlement, (Complete, Retry, Release, Discard)):
+                raise InvalidArgument(
+                    f"a settlement is a Complete, a Retry, a Release or a Discard, not {settlement!r}"
+                )
             job = settlement.job
             check_id(job.id, "JOB")
             rest: tuple[bytes | str | int, ...] = ()
@@ -214,6 +238,8 @@ class Queue(Looking, Editing, Upkeep, Handle):
                 name, rest = "job_complete", (payload_bytes(settlement.result),)
             elif isinstance(settlement, Retry):
                 name, rest = "job_retry", retry_args(settlement)
+            elif isinstance(settlement, Discard):
+                name, rest = "job_discard", (payload_bytes(settlement.reason),)
             else:
                 name = "job_release"
             args.setdefault(name, []).extend((job.id, job.token, *rest))

@@ -24,6 +24,7 @@ def extend_all(held: Mapping[Queue, Sequence[Job]], *, lease: float = 30.0) -> R
     replies = queues[0].scripts.attempt([queue.extend_call(held[queue], lease) for queue in queues])
     lost: list[Job] = []
     unknown: list[Job] = []
+    cancelled: list[Job] = []
     error: EchoMQError | None = None
     for queue, reply in zip(queues, replies, strict=True):
         if isinstance(reply, EchoMQError):
@@ -31,5 +32,9 @@ def extend_all(held: Mapping[Queue, Sequence[Job]], *, lease: float = 30.0) -> R
             error = error or reply
             unknown += held[queue]
         else:
-            lost += [job for job, word in zip(held[queue], reply, strict=True) if word != b"ok"]
-    return Renewal(tuple(lost), tuple(unknown), error)
+            for job, word in zip(held[queue], reply, strict=True):
+                if word == b"cancel":
+                    cancelled.append(job)
+                elif word != b"ok":
+                    lost.append(job)
+    return Renewal(tuple(lost), tuple(unknown), error, tuple(cancelled))

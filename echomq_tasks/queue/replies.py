@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import UTC, datetime
 from typing import Any
 
@@ -31,7 +32,15 @@ def raise_stale(job: Job, verdict: Verdict) -> Verdict:
 
 def text(value: bytes | str) -> str:
     """A name or a word of the wire as a string."""
-    return value.decode() if isinstance(value, bytes) else value
+    return value.decode(errors="replace") if isinstance(value, bytes) else value
+
+
+def number(value: bytes | None) -> int:
+    """A whole number of a row, rounded down as the scripts do; 0 when another runtime, or a hand, left none."""
+    try:
+        return math.floor(float(value or 0))
+    except (ValueError, OverflowError):
+        return 0
 
 
 def _instant(seconds: float) -> datetime:
@@ -54,13 +63,15 @@ def job_info(job_id: str, row: list[bytes]) -> JobInfo | None:
         id=job_id,
         state=State(text(row[0])),
         payload=fields.get("payload", b""),
-        attempts=int(fields.get("attempts", 0)),
-        failures=int(fields.get("failures", 0)),
-        stalled=int(fields.get("stalled", 0)),
-        priority=int(float(fields.get("priority", 0))),
+        attempts=number(fields.get("attempts")),
+        failures=number(fields.get("failures")),
+        stalled=number(fields.get("stalled")),
+        priority=number(fields.get("priority")),
         group=None if group is None else text(group),
         last_error=None if error is None else error.decode(errors="replace"),
         progress=None if progress is None else progress.decode(errors="replace"),
         due=_instant(float(row[1]) / 1000) if row[1] else None,
+        died=_instant(int(fields["died"]) / 1000) if fields.get("died", b"").isdigit() else None,
+        cancelled="cancel" in fields,
         fields=fields,
     )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from echomq_tasks.errors import InvalidArgument
 from echomq_tasks.queue.arguments import whole
 from echomq_tasks.queue.handle import Handle
-from echomq_tasks.queue.model import Swept
+from echomq_tasks.queue.model import MAX_LEVELS, Swept
 from echomq_tasks.queue.replies import text
 
 #: What a person calls the sets, and their names on the wire.
@@ -16,6 +16,7 @@ _SETS = {
     "schedule": "schedule",
     "dead": "dead",
     "active": "active",
+    "awaiting": "flow:parents",
 }
 
 
@@ -40,8 +41,8 @@ class Upkeep(Handle):
         """Drop jobs and their rows; answers how many. Bounded steps, so a large queue takes several round trips.
 
         Parameters:
-          sets: any of ``pending``, ``lanes``, ``scheduled``, ``dead``, ``active``; the first two by default. A worker
-            that runs an ``active`` job finishes it and finds it gone.
+          sets: any of ``pending``, ``lanes``, ``scheduled``, ``dead``, ``active``, ``awaiting`` (flow parents); the
+            first two by default. A worker that runs an ``active`` job finishes it and finds it gone.
 
         Raises:
           InvalidArgument: on another name.
@@ -50,9 +51,12 @@ class Upkeep(Handle):
         for name in chosen:
             if name not in _SETS:
                 raise InvalidArgument(f"a queue has no set {name!r} to drain: it has {', '.join(_SETS)}")
-        total, step = 0, 500
-        while True:
-            dropped = int(self.scripts.call("queue_drain", self.base, (step, *(_SETS[name] for name in chosen))))
+        total, step, partial = 0, 500, 0
+        # A child that is dropped can make its parent wait, and so on up its tree, in a set that was looked at before.
+        while partial <= MAX_LEVELS:
+            dropped = int(self.run("queue_drain", step, *(_SETS[name] for name in chosen)))
             total += dropped
-            if dropped < step:
-                return total
+            partial += dropped < step
+            if not dropped:
+                break
+        return total

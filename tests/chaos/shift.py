@@ -18,6 +18,7 @@ from echomq_tasks.brokers.dramatiq import EchoMQBroker
 
 QUEUE = os.environ["CHAOS_QUEUE"]
 STARTS, ENDS = f"chaos:{QUEUE}:starts", f"chaos:{QUEUE}:ends"
+CALLS = f"chaos:{QUEUE}:calls"
 
 dramatiq.worker.POST_PROCESS_MESSAGE_RETRY_DELAY_SECS = 0.1  # type: ignore[assignment]
 broker = EchoMQBroker(lease=float(os.environ["CHAOS_LEASE"]))
@@ -40,6 +41,20 @@ def run(number: int, seconds: float = 0.0) -> None:
 def killer() -> None:
     """End the process, as a crash in native code does."""
     os.kill(os.getpid(), 9)
+
+
+@dramatiq.actor(broker=broker, queue_name=QUEUE, actor_name="collect", batch=20, batch_wait=0.2)
+def collect(orders: list[dict[str, Any]]) -> None:
+    """Note which numbers came together; kill the process if one says so; take as long as they say, in company."""
+    client().rpush(CALLS, " ".join(str(order["number"]) for order in orders))
+    for order in orders:
+        client().rpush(STARTS, f"{order['number']} {os.getpid()}")
+    if any(order.get("kill") for order in orders):
+        os.kill(os.getpid(), 9)
+    if len(orders) > 1:
+        time.sleep(max(order.get("seconds", 0.0) for order in orders))
+    for order in orders:
+        client().rpush(ENDS, f"{order['number']} {os.getpid()}")
 
 
 def main(threads: int) -> None:

@@ -94,7 +94,7 @@ class QueueMachine(RuleBasedStateMachine):
         }
         (verdict,) = self.queue.settle([settlements[verb]])
         if model is None:
-            assert verdict is Verdict.GONE
+            assert verdict is (Verdict.STALE if verb == "retry" else Verdict.GONE)
         elif not good:
             assert verdict is Verdict.STALE
         elif verb == "complete":

@@ -22,7 +22,8 @@ def test_a_completed_job_is_gone_and_completing_it_again_says_so(queue: Queue, w
     job = claimed(queue)
     assert queue.complete(job) is Verdict.OK
     assert queue.complete(job) is Verdict.GONE
-    assert queue.retry(job) is Verdict.GONE
+    with pytest.raises(StaleToken):
+        queue.retry(job)
     assert queue.release(job) is Verdict.GONE
     assert queue.extend(job) is Verdict.GONE
     assert wire.everything() == {"metrics:completed": {"count": "1"}}

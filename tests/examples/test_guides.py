@@ -43,7 +43,24 @@ def namespace(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterato
         made.close()
 
 
-@pytest.mark.parametrize("guide", ["README.md", "docs/dramatiq.md", "docs/queue.md"])
+@pytest.mark.parametrize(
+    "guide",
+    [
+        "README.md",
+        "docs/dramatiq.md",
+        "docs/queue.md",
+        "docs/lanes.md",
+        "docs/limits.md",
+        "docs/results.md",
+        "docs/repeats.md",
+        "docs/flows.md",
+        "docs/unique.md",
+        "docs/cancel.md",
+        "docs/dead.md",
+        "docs/coming-from.md",
+        "docs/batches.md",
+    ],
+)
 def test_a_guide_runs_as_written(guide: str, namespace: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
     found = blocks(guide)
     assert found
@@ -57,14 +74,58 @@ def test_a_guide_runs_as_written(guide: str, namespace: dict[str, object], capsy
         assert "hello Grace" in printed
         assert "(0, 0, 1)" in printed
         assert "ActorNotFound: nobody" in printed
+    if guide == "docs/batches.md":
+        assert printed.splitlines() == ["3: ada, grace, barbara", "parsed 3, 1 bad", "parsed 1, 1 bad", "(0, 0, 1)"]
+    if guide == "docs/coming-from.md":
+        assert printed.splitlines() == [
+            "later: 5",
+            "total: 8",
+            "status: dead",
+            "1 FileNotFoundError: [Errno 2] No such file or directory: 'no-such-file'",
+            "again: 1",
+            "refused: True",
+            "[b'INTRO', b'LEFT', b'LEFT+RIGHT', b'RIGHT']",
+        ]
+    if guide == "docs/flows.md":
+        *lines, _ = printed.split("\n")
+        assert lines[:2] == ["may: 10 orders, 0 shops did not answer", "june: 5 orders, 1 shops did not answer"]
+        assert lines[2].endswith("LookupError: nobody there")
+        assert lines[3:] == ["awaiting_children", "1", "[b'2.5 kg', b'shelf 7']"]
+    if guide == "docs/unique.md":
+        assert printed.splitlines() == [
+            "True True", "synced paphos", "False", "True", "True", "False", "True True",
+        ]  # fmt: skip
+    if guide == "docs/cancel.md":
+        assert printed.splitlines() == ["page 0", "requested", "absent", "1"]
+    if guide == "docs/dead.md":
+        lines = printed.splitlines()
+        assert [line.endswith("the bank is closed") or "ConnectionError" in line for line in lines].count(True) >= 3
+        assert sorted(line for line in lines if line.startswith("charged")) == [f"charged {each}" for each in range(3)]
+        left = [line for line in lines if line in ("True", "gone") or line.isdigit()]
+        assert left == ["4", "True", "1", "1", "1", "gone", "0"]
+    if guide == "docs/repeats.md":
+        assert printed.split("\n")[:2] == ["False", "True"]
+        assert printed.split("\n")[-3:] == ["True", "1 fired", ""]
+        assert "30 2 * * *" in printed
+    if guide == "docs/results.md":
+        assert printed.split("\n")[:5] == ["3", "ValueError: not today", "[0, 1, 4]", "16", "b'done'"]
+    if guide == "docs/lanes.md":
+        assert "['soon', 'other', 'slow']" in printed
+        assert "acme 0 1 None 1 False" in printed
+        assert "only what waits can be moved" in printed
+    if guide == "docs/limits.md":
+        assert printed.startswith("0\n5\n")
+        assert "not paused: pause it first" in printed
+        assert printed.endswith("0 False\n")
     if guide == "docs/queue.md":
         assert "enqueued" in printed
         assert "True" in printed
 
 
 @pytest.mark.slow
-def test_what_the_queues_guide_shows_passes_a_strict_type_check(tmp_path: Path) -> None:
-    (tmp_path / "guide.py").write_text("\n".join(blocks("docs/queue.md")))
+@pytest.mark.parametrize("guide", ["docs/queue.md", "docs/lanes.md", "docs/limits.md"])
+def test_what_a_queues_guide_shows_passes_a_strict_type_check(tmp_path: Path, guide: str) -> None:
+    (tmp_path / "guide.py").write_text("\n".join(blocks(guide)))
     checked = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-incremental", str(tmp_path / "guide.py")],
         cwd=ROOT,

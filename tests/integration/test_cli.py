@@ -156,10 +156,11 @@ def test_info_counts_the_jobs_of_each_queue(
 
 def test_info_about_named_queues_only(server: ServerProcess, queue: Queue, capsys: pytest.CaptureFixture[str]) -> None:
     queue.enqueue(b"1")
+    Queue("other", queue.connection).enqueue(b"1")
     assert main(["info", "other", "--url", server.url, "--json"]) == 0
     report = json.loads(capsys.readouterr().out)
     assert list(report["queues"]) == ["other"]
-    assert report["queues"]["other"]["pending"] == 0
+    assert report["queues"]["other"]["pending"] == 1
 
 
 def test_info_about_an_empty_server_says_how_to_go_on(

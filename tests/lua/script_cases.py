@@ -25,10 +25,14 @@ class Case:
     ids: tuple[int, int] | None = None
     #: Where an entry's token stands behind its id.
     token: int | None = None
+    #: Whether the queue must be paused.
+    paused: bool = False
 
 
-def fill(wire: Wire) -> None:
+def fill(wire: Wire, case: Case | None = None) -> None:
     """A queue with something in every set: jobs of flows, a lane at its limit, an expired lease and a due job."""
+    if case is not None and case.paused:
+        wire.do("HSET", "meta", "paused", 1)
     rows: dict[str, dict[str, str]] = {
         FLAT: {"state": "active", "attempts": "1", "parent": PARENT},
         IN_LANE: {"state": "active", "attempts": "1", "group": LANE},
@@ -53,9 +57,19 @@ def fill(wire: Wire) -> None:
     wire.do("HSET", "gactive", LANE, 1)
     wire.do("HSET", "meta", "max", 100, "concurrency", 100)
     wire.do("LPUSH", "wake", 1)
+    wire.do("ZADD", "repeat", 1, "nightly", 1, "orphan", FUTURE, "yearly")
+    for name in ("nightly", "yearly"):
+        wire.do("HSET", f"repeat:{name}", "every_ms", 60_000, "template", "p", "group", LANE, "priority", 2)
+    wire.do("RPUSH", f"job:{DEAD}:result", "r")
 
 
-ENQUEUE: list[str | int] = ["me", 1, NEW, "p", "now", 0, 0, LANE, "acme", NEWER, "p", "in", 500, 1, "", ""]
+EXTRAS = '{"name":"acme","limit":1,"dedup":"d","unique":"done","ttl":60000}'
+ENQUEUE: list[str | int] = ["me", 1, NEW, "p", "now", 0, 0, LANE, EXTRAS, NEWER, "p", "in", 500, 1, "", ""]
+FLOW: list[str | int] = ["me", 1, NEW, "p", "now", 0, 0, "", '{"children":1}']
+FLOW += [NEWER, "p", "now", 0, 0, "", f'{{"parent":"{NEW}","policy":"id"}}']
+REGISTER: list[str | int] = ["me", 1, "hourly", 0, "in", 60_000, 60_000, "p", "group", LANE, "limit", 3]
+FIRE: list[str | int] = ["me", 1, NEW, "nightly", 1, FUTURE, 5000, NEWER, "yearly", FUTURE, FUTURE + 1, ""]
+SKIP: list[str | int] = ["nightly", 1, FUTURE, 5000, "orphan", 1, "", "", "yearly", 1, "", ""]
 RETRY: list[str | int] = [FLAT, 1, 0, 0, "boom", 1, "", IN_LANE, 1, 500, -1, "boom", 0, "q"]
 
 CASES: dict[str, Case] = {
@@ -63,23 +77,60 @@ CASES: dict[str, Case] = {
     "job_claim": Case([10, 30_000, "field", "me", 1], None),
     "job_complete": Case([FLAT, 1, "r", IN_LANE, 1, "r", STRANGERS_CHILD, 1, "r"], ["ok"] * 3, ids=(0, 3), token=1),
     "job_retry": Case(RETRY, ["dead", "scheduled"], ids=(0, 7), token=1),
+    "job_discard": Case([FLAT, 1, "c", IN_LANE, 1, "c"], ["ok", "ok"], ids=(0, 3), token=1),
+    "job_cancel": Case([WAITING], "removed", ids=(0, 1)),
     "job_release": Case([FLAT, 1, IN_LANE, 1], ["ok", "ok"], ids=(0, 2), token=1),
     "job_extend": Case([30_000, "key", FLAT, 1, IN_LANE, 1], ["ok", "ok"], ids=(2, 2), token=1),
     "job_get": Case([FLAT, ABSENT], None, ids=(0, 1)),
     "job_state": Case([WAITING_IN_LANE], "pending", ids=(0, 1)),
     "job_update": Case([WAITING, "q"], "ok", ids=(0, 2)),
+    "job_stopping": Case([FLAT], 0, ids=(0, 1)),
     "job_progress": Case([WAITING, "0.5"], "ok", ids=(0, 2)),
     "job_log": Case([WAITING, "a line", 5], 1, ids=(0, 3)),
     "job_logs": Case([WAITING, 5], [], ids=(0, 2)),
     "job_remove": Case([WAITING_IN_LANE], "ok", ids=(0, 1)),
     "job_reprocess": Case([DEAD, 1, ""], "ok", ids=(0, 3)),
+    "flow_add": Case(FLOW, 1, ids=(2, 7)),
+    "flow_read": Case([PARENT], [2, [], [], []], ids=(0, 1)),
+    "flow_deliver": Case([PARENT, "done", FLAT, "r", PARENT, "fp", IN_LANE, "boom"], 2, ids=(0, 4)),
+    "outbox_read": Case([0, 10, 1000], []),
+    "outbox_trim": Case(["entry"], 0),
+    "dead_trim": Case([1, 60_000, 10, ""], [0, ""]),
     "job_promote": Case([10], 1),
     "job_reap": Case([10], 1),
     "job_sweep": Case([10, 1], [[], [IN_LANE]]),
     "node_lease": Case(["owner", 30_000, -1, 7], 7),
+    "queue_clock": Case([], None),
     "queue_browse": Case(["pending", 10, ""], [WAITING]),
-    "queue_counts": Case([], [1, 1, 3, 1, 1, 0, 0, 0]),
+    "queue_counts": Case([], [1, 1, 3, 1, 1, 0, 0, 0, 0]),
     "queue_drain": Case([100, "pending", "lanes", "schedule", "dead", "active"], 7),
+    "queue_pause": Case([], 1),
+    "queue_resume": Case([], 1, paused=True),
+    "queue_rate": Case([5, 60_000], "ok"),
+    "queue_concurrency": Case([5], "ok"),
+    "queue_limits": Case([], [100, 1000, 100, 0]),
+    "queue_metrics": Case([], None),
+    "queue_oldest": Case([10, "", ""], [WAITING, 0, ""]),
+    "queue_obliterate": Case([1, 100, 1, f"job:{FLAT}", "pending"], [9, 0], paused=True),
+    "lane_limit": Case([LANE, "acme", 5], "ok"),
+    "lane_weight": Case([LANE, "acme", 5], "ok"),
+    "lane_pause": Case([LANE, "acme"], 1),
+    "lane_resume": Case([LANE], 0),
+    "lane_drain": Case([LANE, 10], 1),
+    "lane_move": Case([WAITING, LANE, "acme"], "ok", ids=(0, 3)),
+    "lane_reap": Case([LANE, 10, 10, 0], [1, 1]),
+    "lane_list": Case([], [LANE]),
+    "lane_info": Case([LANE], [["", 1, 1, 1, 1, 0]]),
+    "repeat_register": Case(REGISTER, 1),
+    "repeat_stands": Case(["nightly", 1, 60_000, "p", "group", LANE, "priority", 2], 1),
+    "repeat_due": Case([10], None),
+    "repeat_fire": Case(FIRE, [1, 0], ids=(2, 5)),
+    "repeat_skip": Case(SKIP, [1, 1, 0]),
+    "repeat_cancel": Case(["me", 1, "nightly"], 1),
+    "repeat_list": Case([], None),
+    "result_store": Case([DEAD, "s", 60_000], "ok", ids=(0, 3)),
+    "result_get": Case([DEAD], "r", ids=(0, 1)),
+    "result_forget": Case([DEAD], 1, ids=(0, 1)),
 }
 
 #: The scripts that name jobs, and those that settle them under a token.

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import redis
-from script_cases import ABSENT, CASES, DUE, FLAT, IN_LANE, WAITING, WAITING_IN_LANE, fill, key_of
+from script_cases import ABSENT, CASES, DEAD, DUE, FLAT, FUTURE, IN_LANE, WAITING, WAITING_IN_LANE, fill, key_of
 from support.clusters import ClusterProcess
 from support.eventually import eventually
 from support.servers import ServerProcess
@@ -60,7 +60,7 @@ def test_a_script_needs_no_key_beyond_its_prefix(
     name: str, admin: Connection, private: ServerProcess, queue_name: str
 ) -> None:
     wire = Wire(admin, queue_name)
-    fill(wire)
+    fill(wire, CASES[name])
     key = key_of(name, wire)
     with limited(private, key) as client:
         reply = text(client.eval(load_scripts()[name].text, 1, key, *CASES[name].args))
@@ -68,8 +68,19 @@ def test_a_script_needs_no_key_beyond_its_prefix(
         assert reply == CASES[name].reply
     elif name == "job_claim":
         # The lane is at its limit, so its job stays; the due one is promoted and claimed.
-        assert [entry[0] for entry in reply[1:]] == [WAITING, DUE]
+        assert [entry[0] for entry in reply[2:]] == [WAITING, DUE]
         assert wire.ids(f"g:{wire.row(WAITING_IN_LANE)['group']}:pending") == [WAITING_IN_LANE]
+    elif name == "queue_metrics":
+        assert reply[:11] == [1, 1, 3, 1, 1, 0, 0, 0, 0, 1, 1]
+        assert abs(reply[11] - wire.now_ms()) < 60_000
+        assert reply[12] == DEAD
+    elif name == "queue_clock":
+        assert abs(reply - wire.now_ms()) < 60_000
+    elif name == "repeat_due":
+        assert abs(reply[0] - wire.now_ms()) < 60_000
+        assert [entry[:4] for entry in reply[1:]] == [["nightly", "1", 2, "60000"], ["orphan", "1", 0, None]]
+    elif name == "repeat_list":
+        assert [entry[:2] for entry in reply] == [["nightly", "1"], ["yearly", str(FUTURE)]]
     else:
         assert name == "job_get"
         assert reply[0][0] == "active"
@@ -142,6 +153,12 @@ def whole_cycle(connection: Connection, name: str) -> None:
     events.subscribe(queue.base + b"events")  # as a dashboard does
     events.close()
     assert queue.drain("pending", "lanes") > 0
+    queue.limit_rate(100)
+    queue.lane("acme").limit(5)
+    queue.enqueue("last", group="acme")
+    assert queue.metrics().waiting == 1
+    assert queue.pause()
+    assert queue.obliterate() == 1
 
 
 def denied(client: redis.Redis) -> list[str]:

@@ -73,7 +73,7 @@ def test_a_statement_that_does_not_compile_is_found(
 
 def test_a_foreign_key_of_a_wrong_type_is_a_script_error_with_its_line(connection: Connection, wire: Wire) -> None:
     wire.do("SET", "pending", "not a zset")
-    with pytest.raises(ScriptError, match=r"^lua/queue_counts\.lua:\d+: WRONGTYPE"):
+    with pytest.raises(ScriptError, match=r"^lua/_counts\.lua:\d+: WRONGTYPE"):
         Scripts.of(connection).call("queue_counts", wire.base.encode())
 
 

@@ -104,6 +104,25 @@ def test_a_sweep_passes(queue: Queue, wire: Wire, fill_up: Callable[[], None]) -
     assert wire.ids("dead") == sorted(ids)
 
 
+def test_what_an_operator_needs_to_get_out_of_it_passes(queue: Queue, wire: Wire, fill_up: Callable[[], None]) -> None:
+    flat, *_ = queue.enqueue_many(["p", *[NewJob(payload="q", group=LANE)] * 3])
+    fill_up()
+    lane = queue.lane(LANE)
+    assert queue.pause()
+    queue.limit_rate(5)
+    queue.limit_concurrency(5)
+    lane.limit(2)
+    lane.weight(2)
+    assert lane.pause()
+    assert lane.resume()
+    assert queue.resume()
+    assert lane.move(flat.id) is Verdict.OK
+    assert queue.metrics().waiting == lane.drain() == 4
+    queue.pause()
+    assert queue.obliterate() == 0
+    assert list(wire.keys()) == []
+
+
 def test_looking_and_draining_pass(queue: Queue, wire: Wire, fill_up: Callable[[], None]) -> None:
     answer = queue.enqueue("p")
     queue.enqueue("q", group=LANE)
@@ -112,3 +131,46 @@ def test_looking_and_draining_pass(queue: Queue, wire: Wire, fill_up: Callable[[
     assert queue.browse() == [answer.id]
     assert queue.drain() == 2
     assert queue.counts().unfinished == 0
+
+
+def test_a_repeat_is_neither_registered_nor_fired_and_stays_due_until_there_is_room(
+    queue: Queue, wire: Wire, small: ServerProcess, fill_up: Callable[[], None]
+) -> None:
+    queue.repeat("r", "p", every=60, first_in=0)
+    before = wire.dumps()
+    fill_up()
+    with pytest.raises(ServerOutOfMemory):
+        queue.repeat("another", "p", every=60)
+    with pytest.raises(ServerOutOfMemory):
+        queue.fire_repeats()
+    assert wire.dumps() == before
+    small.client().config_set("maxmemory", 0)
+    assert len(queue.fire_repeats()) == 1
+
+
+def test_a_repeat_that_is_there_is_registered_again_without_room(
+    queue: Queue, wire: Wire, fill_up: Callable[[], None]
+) -> None:
+    queue.repeat("i", "p", every=60, group="acme", group_limit=2)
+    queue.repeat("c", "p", cron="0 9 * * *", tz="Europe/Athens", limit=3)
+    before = wire.dumps()
+    fill_up()
+    for replace in (False, True):
+        assert queue.repeat("i", "p", every=60, group="acme", group_limit=2, replace=replace) is False
+        assert queue.repeat("c", "p", cron="0 9 * * *", tz="Europe/Athens", limit=3, replace=replace) is False
+    assert queue.repeat("i", "q", every=5) is False
+    with pytest.raises(ServerOutOfMemory):
+        queue.repeat("i", "p", every=60, replace=True)
+    assert wire.dumps() == before
+
+
+def test_a_repeat_is_skipped_listed_and_cancelled(queue: Queue, wire: Wire, fill_up: Callable[[], None]) -> None:
+    queue.repeat("r", "p", every=3600, catch_up=False)
+    missed = wire.now_ms() - 1_800_000
+    wire.do("ZADD", "repeat", missed, "r")
+    fill_up()
+    assert queue.fire_repeats() == []
+    assert wire.read("repeat") == {"r": missed + 3_600_000}
+    assert len(queue.repeats()) == 1
+    assert queue.cancel_repeat("r")
+    assert wire.read("repeat") is None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from script_cases import ABSENT, CASES, FLAT, IN_LANE, NEW, WITH_IDS, WITH_TOKENS, Case, fill, key_of, replaced
+from script_cases import ABSENT, CASES, EXTRAS, FLAT, IN_LANE, NEW, WITH_IDS, WITH_TOKENS, Case, fill, key_of, replaced
 from wire.handwriting import Wire, text
 
 from echomq_tasks.connection import Connection
@@ -74,7 +74,7 @@ def test_a_job_that_is_gone_changes_nothing(connection: Connection, wire: Wire, 
     before = wire.dumps()
     args = list(case.args[: case.ids[0] + case.ids[1]])
     args[case.ids[0]] = ABSENT
-    assert call(connection, wire, name, args) == ["gone"]
+    assert call(connection, wire, name, args) == ["stale" if name == "job_retry" else "gone"]
     assert wire.dumps() == before
 
 
@@ -86,7 +86,7 @@ def test_an_id_that_has_a_row_is_a_duplicate_and_changes_nothing(
     before = wire.dumps()
     for mode in ("now", "in", "at"):
         assert call(
-            connection, wire, "job_enqueue", ["me", mode, FLAT, payload, mode, 1, 5, "GRP0NgWEfAEJfs", "acme"]
+            connection, wire, "job_enqueue", ["me", mode, FLAT, payload, mode, 1, 5, "GRP0NgWEfAEJfs", EXTRAS]
         ) == [verdict]
     assert wire.dumps() == before
 

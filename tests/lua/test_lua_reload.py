@@ -20,7 +20,7 @@ def forget(connection: Connection) -> None:
 
 @pytest.mark.parametrize("name", CASES)
 def test_a_single_call_survives_a_forgotten_script(connection: Connection, wire: Wire, name: str) -> None:
-    fill(wire)
+    fill(wire, CASES[name])
     forget(connection)
     reply = text(Scripts.of(connection).call(name, key_of(name, wire).encode(), CASES[name].args))
     assert reply == CASES[name].reply or CASES[name].reply is None

@@ -251,7 +251,7 @@ def test_a_key_without_its_certificate_is_refused() -> None:
         ("namespace", "fixed by the wire"),
         ("maintenance_chance", "remove it"),
         ("heartbeat_timeout", "lease="),
-        ("dead_message_ttl", "remove it"),
+        ("dead_message_ttl", "dead_ttl="),
         ("requeue_deadline", "lease"),
         ("requeue_interval", "lease"),
         ("client", "connection="),

@@ -7,6 +7,7 @@ import copy
 import inspect
 import pickle
 import re
+from typing import Any
 
 import pytest
 
@@ -58,7 +59,9 @@ def test_the_registry_of_refusals_is_closed() -> None:
     assert set(errors.REFUSALS.values()) == set(errors.Refused.__subclasses__())
 
 
-@pytest.mark.parametrize("kind", raised_types().values(), ids=raised_types())
+@pytest.mark.parametrize(
+    "kind", sorted(set(raised_types().values()) - {errors.BatchError}, key=lambda kind: kind.__name__)
+)
 def test_an_error_has_a_docstring_and_survives_pickle_and_copy(kind: type[Exception]) -> None:
     assert inspect.getdoc(kind)
     error = kind("what happened")
@@ -69,3 +72,33 @@ def test_an_error_has_a_docstring_and_survives_pickle_and_copy(kind: type[Except
         assert type(twin) is kind
         assert str(twin) == "what happened"
         assert vars(twin) == vars(error)
+
+
+def test_a_batch_error_names_its_first_failure_and_survives_pickle_and_copy() -> None:
+    error = errors.BatchError({7: KeyError("b"), 2: ValueError("bad")}, [None] * 8)
+    assert str(error) == "2 failed; the first, member 2: ValueError: bad"
+    for twin in (pickle.loads(pickle.dumps(error)), copy.copy(error)):
+        assert str(twin) == str(error)
+        assert {index: repr(each) for index, each in twin.failures.items()} == {
+            2: "ValueError('bad')",
+            7: "KeyError('b')",
+        }
+        assert twin.results == [None] * 8
+
+
+@pytest.mark.parametrize(
+    ("failures", "text"),
+    [
+        ({}, "at least one failure"),
+        ("all of them", "at least one failure"),
+        ([ValueError("bad")], "at least one failure"),
+        ({-1: ValueError("bad")}, "from 0 up, not -1"),
+        ({True: ValueError("bad")}, "from 0 up, not True"),
+        ({"0": ValueError("bad")}, "from 0 up, not '0'"),
+        ({0: "bad"}, "needs the exception of member 0"),
+        ({0: ValueError}, "needs the exception of member 0"),
+    ],
+)
+def test_a_batch_error_that_names_no_failures_says_what_it_takes(failures: Any, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        errors.BatchError(failures)

@@ -7,8 +7,10 @@ import importlib
 import pytest
 
 PUBLIC = {
-    "echomq_tasks": "Connection EchoMQError NewJob Queue __version__ actor connect",
-    "echomq_tasks.brokers.dramatiq": "Delivery EchoMQBroker EchoMQConsumer job_id",
+    "echomq_tasks": "Connection EchoMQError JobCancelled NewJob Queue __version__ actor connect current_job flow",
+    "echomq_tasks.brokers.dramatiq": (
+        "BatchActor Delivery EchoMQBroker EchoMQConsumer JobActor SentMessage flow job_id run_flows"
+    ),
     "echomq_tasks.connection": "Connection Server connect",
     "echomq_tasks.identity": (
         "EPOCH_MS MAX_SNOWFLAKE Mint NodeLease NodeStore brand check_id from_base62 group_id is_branded minted_at_ms "
@@ -16,9 +18,11 @@ PUBLIC = {
     ),
     "echomq_tasks.middleware": "Retries",
     "echomq_tasks.queue": (
-        "Admission Claimed Complete Counts Enqueued Job JobInfo NewJob Parking Queue Release Renewal Retry Settlement "
-        "State Swept Turn Verdict check_job extend_all"
+        "Admission Cancellation Children Claimed Complete Counts Discard Enqueued Flow FlowAdded Job JobInfo Lane "
+        "LaneInfo Limits Metrics NewJob Parking Queue Release Renewal Repeat Retry Settlement State Swept Turn "
+        "Unique Verdict check_job check_repeat extend_all"
     ),
+    "echomq_tasks.results": "EchoMQBackend result_id",
     "echomq_tasks.scripts": "Call Script Scripts load_scripts",
 }
 

@@ -22,9 +22,13 @@ class Wire:
         return text(self.client.execute_command(command, self.base + suffix, *args))
 
     def keys(self) -> Iterator[str]:
-        """The suffixes of every key of the queue but ``replies``: what a call was answered is no part of its effect."""
+        """The suffixes of every key of the queue that holds state of its own.
+
+        What a call was answered (``replies``) is no part of its effect; ``flow:parents`` and ``gauto`` only say again,
+        for people and for our own admissions, what rows and ``glimit`` say.
+        """
         for key in self.client.scan_iter(match=self.base + "*", count=1000):
-            if (suffix := text(key).removeprefix(self.base)) != "replies":
+            if (suffix := text(key).removeprefix(self.base)) not in ("replies", "flow:parents", "gauto"):
                 yield suffix
 
     def everything(self) -> dict[str, Any]:

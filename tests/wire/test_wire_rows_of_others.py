@@ -164,7 +164,9 @@ def test_a_sweep_counts_on_from_the_rows_own_stalled_field(queue: Queue, wire: W
     swept = queue.sweep_stalled(max_stalled=2)
     assert (swept.recovered, swept.dead) == ((B,), (A,))
     assert wire.read("dead") == {A: 0}
-    assert wire.row(A) == {"state": "dead", "attempts": "1", "payload": "p", "stalled": "2", "last_error": "stalled"}
+    row = wire.row(A)
+    assert abs(int(row.pop("died")) - wire.now_ms()) < 60_000
+    assert row == {"state": "dead", "attempts": "1", "payload": "p", "stalled": "2", "last_error": "stalled"}
     assert wire.row(B)["stalled"] == "1"
     assert wire.read("metrics:failed") == {"count": "1"}
 

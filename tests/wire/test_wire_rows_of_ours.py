@@ -147,8 +147,10 @@ def test_a_buried_job_is_at_score_0_in_dead_with_its_error_and_counted(queue: Qu
     (job,) = queue.claim()
     assert queue.retry(job, "ValueError: no", max_retries=0) is Verdict.DEAD
     row = {"state": "dead", "attempts": "1", "payload": "p", "group": LANE, "failures": "1", "settled": "1"}
+    died = wire.row(A)["died"]
+    assert abs(int(died) - wire.now_ms()) < 60_000
     assert wire.everything() == {
-        f"job:{A}": row | {"last_error": "ValueError: no"},
+        f"job:{A}": row | {"last_error": "ValueError: no", "died": died},
         "dead": {A: 0},
         "metrics:failed": {"count": "1"},
     }

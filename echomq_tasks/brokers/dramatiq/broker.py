@@ -5,36 +5,52 @@ from __future__ import annotations
 import dataclasses
 import threading
 import time
-from collections.abc import Iterable
+import weakref
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import redis
-from dramatiq import Broker, Message, MessageProxy, Middleware, Worker
+from dramatiq import Actor, Broker, Message, MessageProxy, Middleware, Worker
 from dramatiq import middleware as stock
 from dramatiq.common import q_name
 from dramatiq.errors import ConnectionFailed, QueueJoinTimeout, QueueNotFound
 from redis.cluster import RedisCluster
 
+from echomq_tasks.brokers.dramatiq.batches import Batch, BatchRule, Member, batch_rule
 from echomq_tasks.brokers.dramatiq.consumer import EchoMQConsumer
-from echomq_tasks.brokers.dramatiq.delivery import ERROR_TAIL, Delivery, RetryIntent, fresh_payload
+from echomq_tasks.brokers.dramatiq.delivery import ERROR_TAIL, Delivery, RetryIntent, fresh_payload, lease_end
+from echomq_tasks.brokers.dramatiq.final import emit_final
+from echomq_tasks.brokers.dramatiq.flows import added_to, check_messages, flow, renew, tree_of
 from echomq_tasks.brokers.dramatiq.leases import LeaseKeeper
-from echomq_tasks.brokers.dramatiq.outgoing import check_delay, encode, new_job, take_eta
+from echomq_tasks.brokers.dramatiq.options import ACTOR_OPTIONS, check_options
+from echomq_tasks.brokers.dramatiq.outgoing import check_delay, encode, new_job, settle_options, take_eta
+from echomq_tasks.brokers.dramatiq.sent import SentMessage
 from echomq_tasks.brokers.dramatiq.settler import Settler
 from echomq_tasks.brokers.dramatiq.slots import Slots
 from echomq_tasks.brokers.dramatiq.transport import transport
 from echomq_tasks.brokers.dramatiq.unreported import emit_unreported
 from echomq_tasks.config import Config
 from echomq_tasks.connection import Connection
-from echomq_tasks.errors import ConfigError, InvalidArgument, ServerError, ServerUnavailable
+from echomq_tasks.current import enter
+from echomq_tasks.errors import ConfigError, InvalidArgument, JobCancelled, ServerError, ServerUnavailable
 from echomq_tasks.forks import after_fork
 from echomq_tasks.keyspace import check_queue
 from echomq_tasks.middleware import Retries
 from echomq_tasks.queue import Admission, Enqueued, NewJob, Queue, Verdict, check_job
 
 #: Our own options, for a misspelled one to be told.
-_OPTIONS = ("connection", "lease", "max_stalled", "middleware")
+_OPTIONS = ("connection", "dead_max", "dead_ttl", "lease", "max_stalled", "middleware")
+#: A batch that has gathered for more than so many seconds asks once more which of its members are still to run.
+_GATHERED_LONG = 1.0
 #: Milliseconds before a retry whose delay is no delay: Dramatiq's default backoff.
 _RETRY_DELAY = 15_000
+
+
+def _positive(value: Any, what: str, kind: str) -> float:
+    numbers = (int,) if kind == "a whole number" else (int, float)
+    if isinstance(value, bool) or not isinstance(value, numbers) or not 0.001 <= value <= 10**10:
+        raise ConfigError(f"{what} is {kind} above 0, or None for no bound, not {value!r}")
+    return float(value)
 
 
 class EchoMQBroker(Broker):
@@ -54,6 +70,8 @@ class EchoMQBroker(Broker):
       lease: seconds after which a job of a worker that died runs again. Renewed three times a lease.
       max_stalled: a job whose worker died this often goes to dead. More than one, because the jobs that ran beside a
         killer are counted with it.
+      dead_ttl: seconds after which a dead message is dropped, by whichever worker looks; None keeps it for ever.
+      dead_max: how many dead messages a queue keeps; the oldest are dropped. None keeps all.
       **options: connection options, see :func:`echomq_tasks.connect`.
 
     Raises:
@@ -68,6 +86,8 @@ class EchoMQBroker(Broker):
         connection: Connection | None = None,
         lease: float = 30.0,
         max_stalled: int = 5,
+        dead_ttl: float | None = 7 * 86_400.0,
+        dead_max: int | None = 100_000,
         **options: Any,
     ) -> None:
         if connection is not None and (url is not None or options):
@@ -81,6 +101,8 @@ class EchoMQBroker(Broker):
         self._connection = connection
         self.lease = float(lease)
         self.max_stalled = max_stalled
+        self.dead_ttl = None if dead_ttl is None else _positive(dead_ttl, "dead_ttl", "a number of seconds")
+        self.dead_max = None if dead_max is None else int(_positive(dead_max, "dead_max", "a whole number"))
         self.leases = LeaseKeeper(self.lease)
         self._after_fork()
         after_fork(self._after_fork)
@@ -88,14 +110,20 @@ class EchoMQBroker(Broker):
             middleware = [(Retries if m is stock.Retries else m)() for m in stock.default_middleware]
         super().__init__(middleware=middleware)
         self.queues: set[str] = set()
-        self.actor_options |= {"group"}
+        self.actor_options |= ACTOR_OPTIONS
+        #: How the messages of batch actors are gathered, by the actor's name.
+        self.batches: dict[str, BatchRule] = {}
 
     def _after_fork(self) -> None:
         # Locks may have been held by threads that the child does not have; the connection itself is safe to go on with.
         self._lock = threading.Lock()
         self._queues: dict[str, Queue] = {}
         self._settlers: dict[Queue, Settler] = {}
-        self._slots: dict[int, Slots] = {}
+        # Of each worker, by the queue that feeds its threads. A stopped worker's stay, closed: its middleware consumes
+        # every queue that is declared from then on.
+        self._slots: weakref.WeakKeyDictionary[Any, Slots] = weakref.WeakKeyDictionary()
+        #: The actors that repeat whose registration this process has made, by name.
+        self.repeating: dict[str, Actor[..., Any]] = {}
         # The delivery whose run this thread's hooks are being told of.
         self._reporting = threading.local()
 
@@ -177,7 +205,7 @@ class EchoMQBroker(Broker):
         ``group`` option, else its actor's, puts it into a lane.
 
         Parameters:
-          message: the message; a copy is sent when it is one that a worker is running.
+          message: the message; a copy is sent when it is one that a worker is running, or that was sent before.
           delay: milliseconds before it may run.
 
         Returns:
@@ -189,6 +217,9 @@ class EchoMQBroker(Broker):
           ServerOutOfMemory: when the server's memory is full; nothing was sent.
         """
         if isinstance(message, Delivery) and message.failure is not None:
+            if message.final:
+                message.fail()
+                return message.copy()
             return self._intend_retry(message, delay)
         check_delay(delay)
         message, job = self._prepare(message, delay)
@@ -233,7 +264,12 @@ class EchoMQBroker(Broker):
             its ``__cause__``, lists the JOB ids that are in from the queue that failed.
         """
         check_delay(delay)
-        prepared = [self._prepare(message, delay) for message in messages]
+        seen: set[int] = set()
+        prepared: list[tuple[Message[Any], NewJob]] = []
+        for message in messages:
+            # One that is there twice is two jobs, and each message knows its own.
+            prepared.append(self._prepare(message.copy() if id(message) in seen else message, delay))
+            seen.add(id(message))
         places: dict[str, list[int]] = {}
         for place, (message, _) in enumerate(prepared):
             places.setdefault(message.queue_name, []).append(place)
@@ -248,20 +284,50 @@ class EchoMQBroker(Broker):
                 self._sent(prepared[place][0], enqueued, delay)
         return [message for message, _ in prepared]
 
+    def enqueue_flows(self, flows: Sequence[flow]) -> None:
+        """Enqueue flows of messages in few round trips; see :class:`~echomq_tasks.flow`. Hooks run for each message.
+
+        Raises:
+          InvalidArgument, InvalidName: before anything is sent.
+          ConnectionClosed, ServerOutOfMemory: when the server could not take them all; ``admitted`` of the error, or of
+            its ``__cause__``, lists the JOB ids that are in.
+        """
+        check_messages(flows)
+        if not flows:
+            return
+        for each in flows:
+            renew(each)
+
+        def prepare(message: Message[Any]) -> NewJob:
+            if message.queue_name != q_name(message.queue_name):
+                raise InvalidArgument(f"{message} is of a delay queue: a flow takes messages of actors")
+            return self._prepare(message, None)[1]
+
+        trees = [tree_of(each, prepare) for each in flows]
+        with transport():
+            answers = self.queue(flows[0].parent.queue_name).add_flows(trees)
+        for each, added in zip(flows, answers, strict=True):
+            for message, job_id in added_to(each, added):
+                SentMessage.of(message, job_id, self)
+                self.emit_after("enqueue", message, None)
+
     def _prepare(self, message: Message[Any], delay: float | None) -> tuple[Message[Any], NewJob]:
-        if isinstance(message, MessageProxy):
+        if isinstance(message, MessageProxy) or "job_id" in vars(message):
+            # Who sent it before has it, and goes on knowing which job that was.
             message = message.copy()
         if message.queue_name != (canonical := q_name(message.queue_name)):
             message = message.copy(queue_name=canonical)
         check_queue(message.queue_name)
         self.logger.debug("Enqueueing message %r on queue %r.", message.message_id, message.queue_name)
         self.emit_before("enqueue", message, delay)
+        settle_options(message, self.actors)
         message, wait, at = take_eta(message, delay)
         return message, new_job(message, wait, at, self.actors.get(message.actor_name))
 
     def _sent(self, message: Message[Any], enqueued: Enqueued, delay: float | None) -> None:
-        # Beside the fields, so that messages stay equal and their encoding Dramatiq's.
-        object.__setattr__(message, "job_id", enqueued.id)
+        SentMessage.of(message, enqueued.id, self, duplicate=enqueued.duplicate)
+        if enqueued.duplicate:
+            self.logger.debug("Message %r is a duplicate of job %s.", message.message_id, enqueued.id)
         self.emit_after("enqueue", message, delay)
 
     def _intend_retry(self, delivery: Delivery, delay: float | None) -> Message[Any]:
@@ -282,7 +348,7 @@ class EchoMQBroker(Broker):
         intent.payload = encode(message)
         self.emit_before("enqueue", message, delay)
         intent.payload = encode(message)
-        object.__setattr__(message, "job_id", delivery.job_id)
+        SentMessage.of(message, delivery.job_id, self)
         self.emit_after("enqueue", message, delay)
         return message
 
@@ -304,19 +370,59 @@ class EchoMQBroker(Broker):
             raise QueueNotFound(queue_name)
         # A worker's consumer threads carry the work queue they fill, which tells whose they are.
         work_queue = getattr(threading.current_thread(), "work_queue", None)
+        slots = None if work_queue is None else self._slots.get(work_queue)
         with transport():
-            return EchoMQConsumer(self, self.queue(queue_name), prefetch, timeout, self._slots.get(id(work_queue)))
+            return EchoMQConsumer(self, self.queue(queue_name), prefetch, timeout, slots)
 
     def emit_before(self, signal: str, *args: Any, **kwargs: Any) -> None:
-        """Call the ``before_`` hooks; also learns how many threads a booting worker has, and when it shuts down."""
+        """Call the ``before_`` hooks, those of a batch for each member.
+
+        Also learns how many threads a booting worker has, when it shuts down, and which actors take batches.
+        """
+        if args and isinstance(args[0], Batch):
+            self._before_batch(signal, args[0])
+            return
         if signal == "worker_boot":
             self._refuse_to_boot_in_vain()
             worker: Worker = args[0]
-            self._slots[id(worker.work_queue)] = Slots(worker.worker_threads)
-        elif signal == "worker_shutdown" and (slots := self._slots.pop(id(args[0].work_queue), None)) is not None:
+            self._slots[worker.work_queue] = Slots(worker.worker_threads)
+        elif signal == "worker_shutdown" and (slots := self._slots.get(args[0].work_queue)) is not None:
             # Its consumers go on until the last job ends: what they claimed meanwhile, no thread would start.
             slots.close()
+        elif signal == "declare_actor":
+            check_options(args[0])
+            # Before the actor is there: from then on a worker may run its messages.
+            self._declare_batch(args[0])
+        elif signal == "process_message" and isinstance(args[0], Delivery):
+            enter(args[0].current)
         super().emit_before(signal, *args, **kwargs)
+
+    def _declare_batch(self, actor: Actor[..., Any]) -> None:
+        rule = batch_rule(actor.options)
+        if rule is not None:
+            self.batches[actor.actor_name] = rule
+        else:
+            self.batches.pop(actor.actor_name, None)
+
+    def _before_batch(self, signal: str, batch: Batch) -> None:
+        before = super().emit_before
+        if signal == "process_message":
+            if time.monotonic() - batch.claimed_at > _GATHERED_LONG:
+                self.leases.ask(list(batch.members))
+
+            def start(member: Member) -> None:
+                enter(member.current)
+                try:
+                    before(signal, member)
+                finally:
+                    # The function runs all of them: none is the current one.
+                    enter(None)
+
+            batch.start(start)
+            return
+        # An acknowledgement that is repeated is not told again of what was settled before.
+        for member in batch.unsettled():
+            before("nack" if member.failed else "ack", member)
 
     def _refuse_to_boot_in_vain(self) -> None:
         """Fail now on what waiting cannot mend; a server that is only away is waited for by the consumers."""
@@ -328,34 +434,89 @@ class EchoMQBroker(Broker):
             raise ConnectionFailed(error) from error
 
     def emit_after(self, signal: str, *args: Any, **kwargs: Any) -> None:
-        """Call the ``after_`` hooks; for a processed message, tells the hooks' own calls of its failure."""
-        if signal == "worker_shutdown":
-            self._slots.pop(id(args[0].work_queue), None)
-        if signal != "process_message" or not isinstance(args[0], Delivery):
+        """Call the ``after_`` hooks; for a processed message, tells the hooks' own calls of its failure.
+
+        Those of a batch are called for each member, with the member's own result or exception.
+        """
+        if args and isinstance(args[0], Batch):
+            self._after_batch(signal, args[0], kwargs.get("result"), kwargs.get("exception"))
+        elif signal != "process_message" or not isinstance(args[0], Delivery):
+            if signal == "skip_message":
+                enter(None)
             super().emit_after(signal, *args, **kwargs)
-            return
-        delivery: Delivery = args[0]
+        else:
+            self._report(*args, **kwargs)
+
+    def _report(self, delivery: Delivery, *, ask: bool = True, **kwargs: Any) -> None:
+        """Tell the hooks how a run ended; without ``ask``, the server is not asked whether it still counts."""
+        delivery.accuse()
+        exception: BaseException | None = kwargs.get("exception")
+        fault = None if exception is not None else delivery.keep_result(kwargs.get("result"))
+        if fault is not None:
+            self.logger.error("Message %s failed: %s", delivery, fault)
+            delivery.stuff_exception(fault)
+            delivery.fail()
+            kwargs, exception = {"exception": fault}, fault
+        # Another run would return the same.
+        delivery.final = fault is not None or isinstance(exception, JobCancelled)
         # Only within these hooks is enqueueing the delivery a retry: an actor may send its own message again.
-        delivery.failure = kwargs.get("exception")
+        delivery.failure = exception
         self._reporting.delivery = delivery
         try:
-            if self.leases.still_held(delivery):
-                super().emit_after(signal, *args, **kwargs)
+            if not (self.leases.still_held(delivery) if ask else not delivery.lost):
+                emit_unreported(self, delivery, **kwargs)
+            elif delivery.final and exception is not None:
+                emit_final(self, delivery, exception=exception)
             else:
-                emit_unreported(self, *args, **kwargs)
+                super().emit_after("process_message", delivery, **kwargs)
         finally:
             delivery.failure = self._reporting.delivery = None
+            enter(None)
+
+    def _after_batch(self, signal: str, batch: Batch, result: Any, exception: BaseException | None) -> None:
+        after = super().emit_after
+        if signal != "process_message":
+            for member in batch.members:
+                if not member.given_up:
+                    after("nack" if member.failed else "ack", member)
+            return
+        ask = True
+
+        def tell(member: Member) -> None:
+            nonlocal ask
+            enter(None if member.skipped else member.current)
+            if member.skipped:
+                after("skip_message", member)
+            elif member.error is not None:
+                self._report(member, ask=ask, exception=member.error)
+            else:
+                self._report(member, ask=ask, result=member.result)
+            # A server that did not answer for one is not waited for again for each of the others.
+            ask = ask and (member.lost or lease_end(0) < member.held_until)
+
+        batch.conclude(result, exception)
+        batch.tell(tell)
 
     # -- tending ------------------------------------------------------------------------------------------------
 
     def flush(self, queue_name: str) -> None:
-        """Drop all messages of a queue: waiting, delayed, dead, and those that workers hold."""
+        """Drop all messages of a queue: waiting, delayed, dead, flow parents, and those that workers hold.
+
+        A flow parent in another queue is told that its children here failed.
+        """
         with transport():
-            self.queue(queue_name).drain("pending", "lanes", "schedule", "dead", "active")
+            queue = self.queue(queue_name)
+            # The dead last: what is dropped before may bury its parent.
+            queue.drain("pending", "lanes", "schedule", "active", "awaiting", "dead")
+            while queue.deliver():
+                pass
 
     def flush_all(self) -> None:
         """Drop all messages of all declared queues."""
         for queue_name in self.queues:
+            self.flush(queue_name)
+        for queue_name in self.queues:
+            # Parents that were told of children in other queues.
             self.flush(queue_name)
 
     def reprocess(self, queue_name: str, job_id: str) -> bool:
@@ -374,6 +535,36 @@ class EchoMQBroker(Broker):
             info = queue.get(job_id)
             payload = None if info is None else fresh_payload(info.payload)
             return queue.reprocess(job_id, payload=payload) is Verdict.OK
+
+    def retry_dead(
+        self,
+        queue_name: str,
+        *,
+        older_than: float | None = None,
+        actor: str | None = None,
+        error: str | None = None,
+        limit: int | None = None,
+    ) -> int:
+        """Let dead messages run again, with all of their retries; answers how many.
+
+        Parameters:
+          queue_name: their queue.
+          older_than: only those that have been dead for more than so many seconds.
+          actor: only this actor's.
+          error: only those whose error contains this text.
+          limit: at most so many, newest first.
+
+        Raises:
+          InvalidArgument: when a condition is malformed.
+        """
+        with transport():
+            return self.queue(queue_name).retry_dead(
+                older_than=older_than,
+                actor=actor,
+                error=error,
+                limit=limit,
+                payload=lambda job: fresh_payload(job.payload),
+            )
 
     def join(self, queue_name: str, *, interval: int = 50, timeout: int | None = None) -> None:
         """Wait until all messages of a queue are processed, delayed ones and retries included.

@@ -12,11 +12,15 @@ from dramatiq import Consumer, MessageProxy
 from dramatiq.errors import ConnectionClosed, DecodeError
 from dramatiq.logging import get_logger
 
+from echomq_tasks.brokers.dramatiq.batch_end import settle_batch
+from echomq_tasks.brokers.dramatiq.batches import MAX_BATCH, Batch, BatchRule, Member, deliveries, malformed
 from echomq_tasks.brokers.dramatiq.delivery import Delivery, decode, lease_end
+from echomq_tasks.brokers.dramatiq.gathering import Gathering
 from echomq_tasks.brokers.dramatiq.slots import Slots
+from echomq_tasks.brokers.dramatiq.tending import Tending
 from echomq_tasks.brokers.dramatiq.transport import settling, transport
-from echomq_tasks.errors import EchoMQError, ScriptError, ServerUnavailable
-from echomq_tasks.queue import Claimed, Queue, Release, Retry, Settlement, Swept, Verdict
+from echomq_tasks.errors import EchoMQError, ServerUnavailable
+from echomq_tasks.queue import Claimed, Job, Queue, Release, Retry, Settlement, Verdict
 
 if TYPE_CHECKING:
     from echomq_tasks.brokers.dramatiq.broker import EchoMQBroker
@@ -47,10 +51,11 @@ class EchoMQConsumer(Consumer):
         self._beat = min(_BEAT, broker.lease / 2)
         # Dramatiq's prefetch bounds each consumer; the worker's threads bound all of its consumers together.
         self._slots = Slots(prefetch, worker_slots)
-        self._ready: deque[Delivery] = deque()
+        self._ready: deque[Delivery | Batch] = deque()
+        self._gathering = Gathering()
         self._parking = queue.parking()
         self._look_at = 0.0
-        self._sweep_at = 0.0
+        self._tending = Tending(broker, queue, self._beat)
         self._broke_at = -math.inf
         self._closed = False
         # True while the last claim got all it asked for, so that more is likely waiting.
@@ -61,23 +66,29 @@ class EchoMQConsumer(Consumer):
         # True while other workers rely on this one to look: it took a token, or it alone may know of a due time.
         self._owes_look = False
 
-    def __next__(self) -> Delivery | None:
+    def __next__(self) -> Delivery | Batch | None:
         if self._closed:
             return None
         if self._ready:
             return self._ready.popleft()
         deadline = time.monotonic() + self._timeout
+        if self._gathering.due < math.inf and self._slots.closed:
+            # No thread will start them: they are for other workers, now and not when their time has come.
+            self.requeue(self._gathering.take_all())
         with transport():
             while True:
-                now = time.monotonic()
-                if now >= self._sweep_at:
-                    self._sweep()
-                if now >= self._look_at:
+                self._tending.on_beat()
+                if time.monotonic() >= self._look_at:
                     self._look(deadline)
                     if self._ready:
                         return self._ready.popleft()
-                # Park until a token comes, the next look is due, or the worker wants this thread back.
-                left = min(deadline, self._look_at) - time.monotonic()
+                if self._gathering.due <= time.monotonic() and not (self._backlog and self._gathering.room):
+                    # Not while the next claim would bring more at once.
+                    self._ready.extend(self._gathering.take_due(time.monotonic()))
+                    if self._ready:
+                        return self._ready.popleft()
+                # Park until a token comes, a look, a chore or a batch is due, or the worker wants this thread back.
+                left = min(deadline, self._look_at, self._gathering.due, self._tending.due) - time.monotonic()
                 if left > 0 and self._wait(left):
                     self._look_at = 0.0
                     self._owes_look = True
@@ -102,61 +113,105 @@ class EchoMQConsumer(Consumer):
         if self._backlog and self._pace < _SHORT:
             self._slots.gather(_PATIENCE)
         places = self._slots.take(_MOST)
-        if not places:
+        # An open batch takes more than there are threads for.
+        extra = self._gathering.asks
+        wanted = min(places + extra, MAX_BATCH)
+        if not wanted:
             # While the wait for a token stands, tokens come here that a worker with room should have.
             self._parking.leave()
             if self._owes_look:
                 self._owes_look = False
                 self._parking.pass_on()
-            self._slots.wait(max(deadline - time.monotonic(), 0.0))
+            if self._gathering.stuck(self._slots.capacity):
+                # Nobody can join any more, and the threads that wait for them could run.
+                self._ready.extend(self._gathering.take_all())
+                return
+            self._slots.wait(max(min(deadline, self._gathering.due, self._tending.due) - time.monotonic(), 0.0))
             return
         claimed = Claimed(())
-        self._owes_look = False
+        self._owes_look = self._backlog = False
         try:
             held_until = lease_end(self._broker.lease)
-            claimed = self._queue.claim(places, lease=self._broker.lease)
+            claimed = self._queue.claim(wanted, lease=self._broker.lease)
         finally:
-            if len(claimed) < places:
-                self._slots.give(places - len(claimed))
-        self._backlog = len(claimed) == places
+            if not claimed.jobs:
+                self._slots.give(places)
+        self._backlog = len(claimed) == wanted
         if claimed.jobs:
-            self._accept(claimed, held_until)
+            if self._accept(claimed, held_until, places) and self._backlog and extra:
+                self._gathering.grow()
         else:
             beat = self._beat if claimed.look_again is None else min(self._beat, claimed.look_again)
             self._look_at = time.monotonic() + beat
             self._owes_look = claimed.look_again is not None
+        self._look_at = min(self._look_at, self._tending.after_claim(claimed))
 
-    def _accept(self, claimed: Claimed, held_until: float) -> None:
-        deliveries, refused = [], []
+    def _accept(self, claimed: Claimed, held_until: float, places: int) -> bool:
+        """Make deliveries of jobs, each in one of the ``places``; a batch needs one for all of its members.
+
+        Answers whether there was room for all of them.
+        """
+        fits = True
+        accepted: list[Delivery] = []
+        ends: list[Settlement] = []
+        rules = self._broker.batches
         for job in claimed.jobs:
             try:
                 message = decode(job, self._queue.name)
             except DecodeError as error:
-                self.logger.error("Job %s on queue %r goes to dead: %s", job.id, self._queue.name, error)
-                refused.append(Retry(job, f"DecodeError: {error}", max_retries=0))
+                ends.append(self._refusal(job, f"DecodeError: {error}"))
+                continue
+            rule = rules.get(message.actor_name)
+            if rule is not None:
+                if (fault := malformed(message)) is not None:
+                    ends.append(self._refusal(job, fault))
+                    continue
+                member = Member(message, job, self._queue, self._slots, held_until)
+                used = self._gather(member, rule, places)
+                if used is None:
+                    ends.append(Release(job))
+                    fits = False
+                    continue
+                accepted.append(member)
+                places -= used
+            elif places:
+                delivery = Delivery(message, job, self._queue, self._slots, held_until)
+                self._ready.append(delivery)
+                accepted.append(delivery)
+                places -= 1
             else:
-                deliveries.append(Delivery(message, job, self._queue, self._slots, held_until))
-        self._ready.extend(deliveries)
-        self._broker.leases.hold(deliveries)
-        if refused:
-            self._slots.give(len(refused))
-            self._queue.settle(refused)
+                # It came with what an open batch takes. From now on that batch asks for no more.
+                ends.append(Release(job))
+                fits = False
+        if not fits:
+            self._gathering.crowd()
+        self._broker.leases.hold(accepted)
+        if places:
+            self._slots.give(places)
+        if ends:
+            self._queue.settle(ends)
+        return fits
 
-    def _sweep(self) -> None:
-        self._sweep_at = time.monotonic() + self._beat
-        try:
-            swept: Swept = self._queue.sweep_stalled(max_stalled=self._broker.max_stalled)
-        except ScriptError:
-            # Upkeep that fails must not keep the queue from being served.
-            self.logger.exception("The sweep of queue %r failed; trying again on the next beat.", self._queue.name)
-            return
-        if swept.recovered:
-            self.logger.warning("%d jobs of a lost worker wait again: %s", len(swept.recovered), swept.recovered[:5])
-        for job_id in swept.dead:
-            self.logger.error("Job %s goes to dead: %d workers died with it", job_id, self._broker.max_stalled)
-        if len(swept.recovered) + len(swept.dead) >= 100:
-            # A full step means that there may be more.
-            self._sweep_at = 0.0
+    def _refusal(self, job: Job, fault: str) -> Retry:
+        self.logger.error("Job %s on queue %r goes to dead: %s", job.id, self._queue.name, fault)
+        return Retry(job, fault, max_retries=0)
+
+    def _gather(self, member: Member, rule: BatchRule, places: int) -> int | None:
+        """Put a member into a batch; answers how many places that took, None when there were too few."""
+        batch = self._gathering.join(member)
+        used = 0
+        if batch is None:
+            if not places:
+                return None
+            # What kills workers would take along, and discredit, whatever is claimed beside it: it gets all places.
+            used = places if member.suspect else 1
+            batch = Batch(member, rule, self._slots, used)
+            if batch.room:
+                self._gathering.open(batch)
+        if not batch.room:
+            self._gathering.close(batch)
+            self._ready.append(batch)
+        return used
 
     def ack(self, message: MessageProxy) -> None:
         """Settle a delivery as done, or as the retry that was asked for.
@@ -175,6 +230,9 @@ class EchoMQConsumer(Consumer):
         self._settle(message, rejected=True)
 
     def _settle(self, message: MessageProxy, *, rejected: bool) -> None:
+        if isinstance(message, Batch):
+            self._settle_batch(message, rejected=rejected)
+            return
         if not isinstance(message, Delivery):
             self.logger.warning("%r was not delivered by this broker: there is nothing to settle.", message)
             return
@@ -198,12 +256,32 @@ class EchoMQConsumer(Consumer):
             self._done(message)
             raise
         self._done(message)
+        self._heard(message, verdict)
+
+    def _settle_batch(self, batch: Batch, *, rejected: bool) -> None:
+        def done(member: Member, verdict: Verdict | None) -> None:
+            self._forget(member)
+            self._heard(member, verdict)
+
+        try:
+            settle_batch(batch, done, rejected=rejected)
+        except ConnectionClosed:
+            raise
+        except BaseException:
+            for member in batch.unsettled():
+                self._forget(member)
+            batch.give_slot()
+            raise
+        batch.give_slot()
+
+    def _heard(self, delivery: Delivery, verdict: Verdict | None) -> None:
         if verdict is Verdict.STALE:
             self.logger.warning(
-                "The late end of job %s was refused: its lease was lost and another worker has it.", message.job_id
+                "The late end of job %s was refused: its lease was lost and another worker has it, or it was removed.",
+                delivery.job_id,
             )
         elif verdict is Verdict.GONE:
-            self.logger.debug("Job %s was gone when it ended.", message.job_id)
+            self.logger.debug("Job %s was gone when it ended.", delivery.job_id)
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Give deliveries back that were never started; they lose no retry.
@@ -211,7 +289,8 @@ class EchoMQConsumer(Consumer):
         Raises:
           ConnectionClosed: when the server did not answer; they come back when their leases end.
         """
-        held = [message for message in messages if isinstance(message, Delivery) and not message.settled]
+        given = list(messages)
+        held = deliveries(given)
         queues: dict[Queue, list[Delivery]] = {}
         for delivery in held:
             queues.setdefault(delivery.queue, []).append(delivery)
@@ -219,15 +298,18 @@ class EchoMQConsumer(Consumer):
         for delivery in held:
             delivery.settling = True
             self._done(delivery)
+        for message in given:
+            if isinstance(message, Batch):
+                message.give_slot()
         with transport():
-            for queue, deliveries in queues.items():
-                releases: list[Settlement] = [Release(delivery.job) for delivery in deliveries]
+            for queue, mine in queues.items():
+                releases: list[Settlement] = [Release(delivery.job) for delivery in mine]
                 queue.settle(releases)
 
     def close(self) -> None:
         """Give back what was claimed and not handed out, and leave the parking place."""
         self._closed = True
-        ready, self._ready = list(self._ready), deque()
+        ready, self._ready = [*self._ready, *self._gathering.take_all()], deque()
         try:
             # Left, not only closed: a token that came since the last wait belongs to another worker.
             self._parking.leave()
@@ -240,7 +322,10 @@ class EchoMQConsumer(Consumer):
                 self.logger.exception("Jobs of queue %r come back when their leases end.", self._queue.name)
 
     def _done(self, delivery: Delivery) -> None:
-        delivery.settled = True
         self._pace += (time.monotonic() - delivery.claimed_at - self._pace) / 16
-        self._broker.leases.drop(delivery)
+        self._forget(delivery)
         delivery.give_slot()
+
+    def _forget(self, delivery: Delivery) -> None:
+        delivery.settled = True
+        self._broker.leases.drop(delivery)

@@ -11,10 +11,13 @@ from typing import Any
 
 from dramatiq import Message, MessageProxy, get_encoder
 from dramatiq.errors import DecodeError
+from dramatiq.middleware import SkipMessage
 
 from echomq_tasks.brokers.dramatiq.slots import Slots
+from echomq_tasks.current import CurrentJob
+from echomq_tasks.errors import InvalidArgument, JobCancelled
 from echomq_tasks.identity import minted_at_ms
-from echomq_tasks.queue import Complete, Job, NewJob, Queue, Retry
+from echomq_tasks.queue import Complete, Discard, Job, JobInfo, NewJob, Queue, Retry
 
 _log = logging.getLogger(__name__)
 
@@ -48,6 +51,7 @@ class Delivery(MessageProxy):
       settling: True from when its end is on its way to the server.
       settled: True once the server has its verdict.
       failure: the exception that after_process_message hooks are being told of right now.
+      final: True when this failure allows no retry, whatever the retry middleware says.
       intent: the retry that was asked for, if any.
     """
 
@@ -61,8 +65,13 @@ class Delivery(MessageProxy):
         self.settling = False
         self.settled = False
         self.failure: BaseException | None = None
+        self.final = False
         self._owed: list[tuple[Queue, NewJob]] = []
         self.intent: RetryIntent | None = None
+        # What its function returned, encoded for a flow's parent.
+        self._returned: bytes | None = None
+        #: The job as its function sees it.
+        self.current = CurrentJob(job, queue, get_encoder().decode, lambda: self.lost)
         self._slots: Slots | None = slots
 
     @property
@@ -70,13 +79,58 @@ class Delivery(MessageProxy):
         """The JOB id; unlike ``message_id``, no two messages in a queue share one."""
         return self.job.id
 
-    def settlement(self, *, rejected: bool) -> Complete | Retry:
+    def settlement(self, *, rejected: bool) -> Complete | Retry | Discard:
         """What the server is to be told: a retry that was asked for wins, or the message would be lost."""
+        if isinstance(self._exception, JobCancelled):
+            return Discard(self.job)
         if self.intent is not None:
             return Retry(self.job, self.error_text(), self.intent.delay, None, self.intent.payload)
         if rejected:
             return Retry(self.job, self.error_text(), max_retries=0)
-        return Complete(self.job)
+        if not self.job.is_child:
+            return Complete(self.job)
+        if self._exception is not None and not isinstance(self._exception, SkipMessage):
+            # No middleware retries, so Dramatiq acknowledges it; its parent must not take it for done.
+            return Retry(self.job, self.error_text(), max_retries=0)
+        if self._returned is None:
+            # It was skipped, and returned nothing.
+            self.keep_result(None)
+        return Complete(self.job, self._returned or b"")
+
+    def keep_result(self, result: Any) -> InvalidArgument | None:
+        """Encode what the function returned, when a flow's parent is to be told; answers why that cannot be done."""
+        if not self.job.is_child:
+            return None
+        try:
+            self._returned = get_encoder().encode(result)
+        except Exception as error:
+            # Without its result the parent would run on a hole.
+            fault = InvalidArgument(
+                f"{type(error).__name__}: {error}; a flow's parent is told what its children return: return what the "
+                f"encoder can encode, not {type(result).__name__}"
+            )
+            fault.__cause__ = error
+            return fault
+        return None
+
+    def stuff_exception(self, exception: BaseException) -> None:
+        """Keep the exception that the function raised."""
+        super().stuff_exception(exception)
+        if isinstance(exception, JobCancelled):
+            # The worker looks whether it was to be expected, and if so logs no traceback. Then it tells the hooks.
+            self.excuse(exception)
+
+    def excuse(self, exception: BaseException) -> None:
+        """Show ``exception`` among those that the actor ``throws`` on purpose, until :meth:`accuse`.
+
+        Only to who asks this proxy for its options: those of the message, which others encode and copy, stay as they
+        are.
+        """
+        self.options = {**self._message.options, "throws": type(exception)}
+
+    def accuse(self) -> None:
+        """Show the message's own options again; harmless when they are shown."""
+        vars(self).pop("options", None)
 
     def error_text(self) -> str:
         """The failure for ``last_error``: the exception in one line, then the tail of its traceback."""
@@ -127,7 +181,7 @@ def job_id(message: Message[Any] | MessageProxy) -> str:
     return found
 
 
-def decode(job: Job, queue_name: str) -> Message[Any]:
+def decode(job: Job | JobInfo, queue_name: str) -> Message[Any]:
     """Read a job's payload as a message, with what a producer in another language left out filled in (wire §10).
 
     Raises:

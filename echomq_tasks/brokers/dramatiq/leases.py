@@ -79,6 +79,13 @@ class LeaseKeeper:
                 return True
         return not delivery.lost
 
+    def ask(self, deliveries: list[Delivery]) -> None:
+        """Renew these now, to learn which are lost or were asked to stop; without an answer all stays as it is."""
+        try:
+            self._renew(deliveries)
+        except EchoMQError as error:
+            _log.debug("%d leases not renewed: %s", len(deliveries), error)
+
     def _run(self, stop: threading.Event) -> None:
         beat = self._lease / 3
         pause = beat
@@ -102,10 +109,14 @@ class LeaseKeeper:
             return
         held_until = lease_end(self._lease)
         renewal = extend_all(jobs, lease=self._lease)
-        lost, unknown = ({id(job) for job in some} for some in (renewal.lost, renewal.unknown))
+        lost, unknown, cancelled = (
+            {id(job) for job in some} for some in (renewal.lost, renewal.unknown, renewal.cancelled)
+        )
         for delivery in deliveries:
             if id(delivery.job) in unknown:
                 continue
+            if id(delivery.job) in cancelled:
+                delivery.current.tell_cancelled()
             if id(delivery.job) not in lost:
                 delivery.held_until = held_until
             elif not delivery.settling and self._held.pop(id(delivery), None) is not None:

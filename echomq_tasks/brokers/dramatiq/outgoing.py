@@ -1,15 +1,19 @@
-"""What a message says of its own admission: when it may run, how early, and in which lane."""
+"""What a message says of its own admission: when it may run, how early, in which lane, and beside which others."""
 
 from __future__ import annotations
 
 import json
 import logging
+from collections.abc import Iterator, Mapping
 from typing import Any
 from uuid import UUID
 
 from dramatiq import Actor, JSONEncoder, Message, get_encoder
 
+from echomq_tasks.brokers.dramatiq.sent import SentMessage
+from echomq_tasks.brokers.dramatiq.uniqueness import is_unique, key_text, unique_of
 from echomq_tasks.errors import InvalidArgument
+from echomq_tasks.identity import group_id
 from echomq_tasks.queue import NewJob
 
 _log = logging.getLogger(__name__)
@@ -50,9 +54,67 @@ def take_eta(message: Message[Any], delay: float | None) -> tuple[Message[Any], 
     return message, None, min(eta, MAX_DELAY) / 1000
 
 
+def settle_options(message: Message[Any], actors: Mapping[str, Actor[..., Any]]) -> None:
+    """Check a message's options, and write into them, in place, what they say by a function, a number or a UUID.
+
+    The options travel with the message, and an encoder takes text. So do the later steps of a pipeline and the
+    callbacks of a group.
+
+    Parameters:
+      message: the message.
+      actors: the actors that this process knows.
+
+    Raises:
+      InvalidArgument: when a lane or key is malformed; when a later step names one by a function; and when a message is
+        unique that a group's completion callback waits for.
+    """
+    _settle(message.actor_name, message.options, message.args, message.kwargs)
+    steps = [(message.actor_name, message.options)]
+    for fields in _later_steps(message.options):
+        for name in ("group", "unique_key"):
+            if callable(fields["options"].get(name)):
+                raise InvalidArgument(
+                    f"{name}= of a later step of a pipeline ({fields['actor_name']}) is a function, whose arguments "
+                    f"are not known yet: give a text, or give the function to the actor"
+                )
+        _settle(fields["actor_name"], fields["options"], (), {})
+        steps.append((fields["actor_name"], fields["options"]))
+    if not any("group_completion_uuid" in options for _, options in steps):
+        return
+    for actor_name, options in steps:
+        if is_unique(options, actors.get(actor_name)):
+            raise InvalidArgument(
+                f"a message of actor {actor_name!r} is unique, and stands in a group with a completion callback: were "
+                f"it refused, the callback would wait for ever. Send it with unique=None, or run the group without one"
+            )
+        for callback in options.get("group_completion_callbacks") or ():
+            # As group.add_completion_callback() keeps them.
+            _settle(callback["actor_name"], callback["options"], callback["args"], callback["kwargs"])
+
+
+def _settle(actor_name: str, options: dict[str, Any], args: Any, kwargs: Any) -> None:
+    group, key = options.get("group"), options.get("unique_key")
+    if group is not None:
+        options["group"] = group = _as_text(group(*args, **kwargs) if callable(group) else group)
+        if group is not None:
+            group_id(group)
+    if callable(key):
+        options["unique_key"] = key_text(actor_name, key(*args, **kwargs))
+
+
+def _later_steps(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """The steps of a pipeline behind the one that has these options."""
+    while isinstance(fields := options.get("pipe_target"), dict):
+        if not isinstance(fields.get("actor_name"), str) or not isinstance(fields.get("options"), dict):
+            # Another producer's; whoever runs the step before will say what is wrong with it.
+            return
+        yield fields
+        options = fields["options"]
+
+
 def encode(message: Message[Any]) -> bytes:
     """What ``message.encode()`` answers, byte for byte, without making a JSON encoder for each message."""
-    if type(get_encoder()) is not JSONEncoder or type(message) is not Message:
+    if type(get_encoder()) is not JSONEncoder or type(message) not in (Message, SentMessage):
         return message.encode()
     fields = {
         "queue_name": message.queue_name,
@@ -68,16 +130,20 @@ def encode(message: Message[Any]) -> bytes:
 
 def new_job(message: Message[Any], delay: float | None, at: float | None, actor: Actor[..., Any] | None) -> NewJob:
     """The job that carries ``message``; ``actor`` is the message's own, when this process knows it."""
+    group = group_of(message, actor)
     return NewJob(
         payload=encode(message),
         delay=delay,
         at=at,
-        priority=_priority(message, actor),
-        group=_group(message, actor),
+        priority=priority_of(message, actor),
+        group=group,
+        group_limit=_group_limit(message, actor) if group is not None else None,
+        unique=unique_of(message, actor),
     )
 
 
-def _priority(message: Message[Any], actor: Actor[..., Any] | None) -> Any:
+def priority_of(message: Message[Any], actor: Actor[..., Any] | None) -> Any:
+    """The priority of a message: its own option, else its actor's."""
     priority = message.options.get("priority")
     if priority is not None:
         return priority
@@ -87,11 +153,21 @@ def _priority(message: Message[Any], actor: Actor[..., Any] | None) -> Any:
     return actor.priority if actor is not None else 0
 
 
-def _group(message: Message[Any], actor: Actor[..., Any] | None) -> Any:
+def _group_limit(message: Message[Any], actor: Actor[..., Any] | None) -> Any:
+    limit = message.options.get("group_limit")
+    return actor.options.get("group_limit") if limit is None and actor is not None else limit
+
+
+def group_of(message: Message[Any], actor: Actor[..., Any] | None) -> Any:
+    """The lane of a message: its own option, else its actor's, which may be a function of the arguments."""
     group = message.options.get("group")
     if group is None and actor is not None:
         group = actor.options.get("group")
     if callable(group):
         group = group(*message.args, **message.kwargs)
-    # A tenant is often a number or a UUID in the app's own tables.
+    return _as_text(group)
+
+
+def _as_text(group: Any) -> Any:
+    """A lane's name; a tenant is often a number or a UUID in the app's own tables."""
     return str(group) if isinstance(group, (int, UUID)) and not isinstance(group, bool) else group

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 
 from echomq_tasks.errors import EchoMQError, ServerError, ServerUnavailable
-from echomq_tasks.queue import Complete, Queue, Retry, Verdict
+from echomq_tasks.queue import Complete, Discard, Queue, Retry, Verdict
 
 #: The most settlements in one call; the server is held for its length.
 _MOST = 256
@@ -16,7 +16,7 @@ class _Ticket:
 
     __slots__ = ("error", "settlement", "verdict")
 
-    def __init__(self, settlement: Complete | Retry) -> None:
+    def __init__(self, settlement: Complete | Retry | Discard) -> None:
         self.settlement = settlement
         self.verdict: Verdict | None = None
         self.error: BaseException | None = None
@@ -43,7 +43,7 @@ class Settler:
         # Held by the thread that talks to the server.
         self._line = threading.Lock()
 
-    def settle(self, settlement: Complete | Retry) -> Verdict:
+    def settle(self, settlement: Complete | Retry | Discard) -> Verdict:
         """Settle one job.
 
         Raises:

@@ -18,6 +18,8 @@ class Slots:
     """
 
     def __init__(self, capacity: int, shared: Slots | None = None) -> None:
+        #: How many jobs may be held at once, those of the other consumers included.
+        self.capacity: int = capacity if shared is None else min(capacity, shared.capacity)
         self._free = capacity
         self._half = max(capacity // 2, 1)
         self._shared = shared
@@ -61,6 +63,11 @@ class Slots:
             finally:
                 self._enough = 1
                 self._changed.notify_all()
+
+    @property
+    def closed(self) -> bool:
+        """True once no more places are offered: the worker shuts down."""
+        return self._closed or (self._shared is not None and self._shared.closed)
 
     def close(self) -> None:
         """Offer no more places; those that are taken can still be given back."""

@@ -108,7 +108,8 @@ def test_the_default_middleware_is_dramatiqs_with_our_retries(nowhere: EchoMQBro
 def test_middleware_given_is_all_there_is() -> None:
     broker = EchoMQBroker("valkey://127.0.0.1:1", middleware=[stock.AgeLimit()])
     assert [type(middleware) for middleware in broker.middleware] == [stock.AgeLimit]
-    assert broker.actor_options == {"max_age", "group"}
+    ours = "group group_limit unique unique_key unique_ttl every cron tz catch_up batch batch_wait"
+    assert broker.actor_options == {"max_age", *ours.split()}
 
 
 def test_middleware_can_be_placed_before_and_after_others(nowhere: EchoMQBroker) -> None:
@@ -158,7 +159,7 @@ def test_a_password_is_part_of_the_configuration_and_never_shown() -> None:
     ],
 )
 def test_an_option_only_the_redis_broker_has_is_refused_with_advice(option: str) -> None:
-    with pytest.raises(ConfigError, match=f"{option}.*(remove it|leases|connection=)"):
+    with pytest.raises(ConfigError, match=f"{option}.*(remove it|leases|dead_ttl=|connection=)"):
         EchoMQBroker("valkey://127.0.0.1:1", **{option: "x"})
 
 

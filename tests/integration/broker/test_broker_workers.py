@@ -11,6 +11,7 @@ from dramatiq import Worker
 from support.eventually import eventually
 
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
+from echomq_tasks.brokers.dramatiq.slots import Slots
 
 
 @pytest.fixture(autouse=True)
@@ -159,6 +160,38 @@ def test_a_worker_that_follows_a_stopped_one_takes_over(
     make_worker(broker)
     finish(broker)
     assert sorted(seen) == list(range(30))
+
+
+def test_a_stopped_worker_takes_nothing_of_a_queue_that_is_declared_later(
+    broker: EchoMQBroker, make_worker: Callable[..., Worker], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    real = Slots.take
+
+    def take(slots: Slots, wanted: int) -> int:
+        taken = real(slots, wanted)
+        looks.append(taken)
+        return taken
+
+    stopped = make_worker(broker)
+    stopped.stop()
+    monkeypatch.setattr(Slots, "take", take)
+    ran = threading.Event()
+    # Declared and sent before its consumer could look: Dramatiq adds one to the stopped worker, too.
+    late = dramatiq.actor(actor_name="late", queue_name="late")(ran.set)
+    late.send()
+    try:
+        # Its own places, and those of the worker.
+        eventually(lambda: len(looks) >= 6)
+        assert not any(looks)
+        counts = broker.queue("late").counts()
+        assert (counts.pending, counts.active) == (1, 0)
+        make_worker(broker)
+        assert ran.wait(10)
+    finally:
+        stopped.consumers["late"].stop()
+        stopped.consumers["late"].join()
+        stopped.consumers["late"].close()
 
 
 def test_worker_join_waits_for_what_was_taken(broker: EchoMQBroker, worker: Worker) -> None:

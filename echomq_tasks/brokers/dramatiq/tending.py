@@ -1,0 +1,152 @@
+"""What a consumer does for the whole queue beside serving it: each worker a little, none of them in particular."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from dramatiq.logging import get_logger
+
+from echomq_tasks.brokers.dramatiq.repeating import register_repeats
+from echomq_tasks.errors import EchoMQError, ScriptError
+from echomq_tasks.queue import Claimed, Queue
+
+if TYPE_CHECKING:
+    from echomq_tasks.brokers.dramatiq.broker import EchoMQBroker
+
+#: Seconds between two looks at the dead while all of them are within bounds.
+_TRIM_BEAT = 60.0
+#: Seconds until the next step when there is likely more to do. Not at once, so that a claim comes in between.
+_SOON = 0.1
+#: How many dead jobs one step looks at.
+_TRIM_STEP = 500
+#: Seconds before a chore that failed is tried again, when jobs wait for it.
+_PAUSE = 1.0
+
+
+class _Chore:
+    """Upkeep that must not keep the queue from being served when it fails.
+
+    Attributes:
+      due: the monotonic second at which it is to be done.
+    """
+
+    def __init__(self, what: str, do: Callable[[], Any], pause: float, due: float = math.inf) -> None:
+        self.what = what
+        self.do = do
+        self.due = due
+        self._pause = pause
+        # After a failure, until when it waits whoever asks for it.
+        self._pause_until = 0.0
+
+    def ask(self) -> None:
+        """Have it done now, or when its pause is over."""
+        self.due = min(self.due, max(time.monotonic(), self._pause_until))
+
+    def failed(self) -> None:
+        """Have it done again after a pause."""
+        self.due = self._pause_until = time.monotonic() + self._pause
+
+
+class Tending:
+    """Sweeps stalled jobs, fires repeats, delivers to parents in other queues, and keeps the dead within bounds.
+
+    For one consumer and its thread, which calls :meth:`on_beat` when it has nothing to hand out.
+
+    Parameters:
+      broker: whose bounds hold.
+      queue: the queue.
+      beat: seconds between two sweeps.
+    """
+
+    def __init__(self, broker: EchoMQBroker, queue: Queue, beat: float) -> None:
+        self.logger = get_logger(__name__, type(self))
+        self._broker = broker
+        self._queue = queue
+        self._beat = beat
+        self._sweep_at = 0.0
+        self._trimmed_to: str | None = None
+        self._claimed_at = time.monotonic()
+        self._registering = _Chore("registering repeats", lambda: register_repeats(broker, queue), beat)
+        self._firing = _Chore("firing repeats", lambda: queue.fire_repeats(), _PAUSE)
+        self._delivering = _Chore("delivering to parents", lambda: queue.deliver(), _PAUSE)
+        self._trimming = _Chore("dropping old dead jobs", self._trim, beat, due=0.0)
+        self._chores = (self._registering, self._firing, self._delivering, self._trimming)
+
+    @property
+    def due(self) -> float:
+        """The monotonic second at which there is something to do."""
+        return min(self._sweep_at, *(chore.due for chore in self._chores))
+
+    def on_beat(self) -> None:
+        """Do what is due by this process's clock, or what a claim told of.
+
+        Raises:
+          ServerError: when the server did not answer the sweep.
+        """
+        now = time.monotonic()
+        if now >= self._sweep_at:
+            self._sweep_at = now + self._beat
+            self._sweep()
+            # Actors may have been declared since.
+            self._registering.ask()
+            if now - self._claimed_at > 2 * self._beat:
+                # All threads are busy, so no claim tells of chores; what is due must not wait for them. Twice, because
+                # an idle worker claims once a beat.
+                self._firing.ask()
+                self._delivering.ask()
+        for chore in self._chores:
+            if chore.due <= time.monotonic():
+                self._do(chore)
+
+    def after_claim(self, claimed: Claimed) -> float:
+        """Note the chores that a claim told of; answers at which monotonic second to look again because of them.
+
+        They are done later, because what was claimed is to be handed out first.
+        """
+        self._claimed_at = time.monotonic()
+        look_at = math.inf
+        for told, chore in ((claimed.repeats_due, self._firing), (claimed.outbox, self._delivering)):
+            if told:
+                chore.ask()
+                look_at = min(look_at, chore.due)
+        return look_at
+
+    def _do(self, chore: _Chore) -> None:
+        chore.due = math.inf
+        try:
+            chore.do()
+        except EchoMQError as error:
+            chore.failed()
+            self.logger.warning("Queue %r: %s failed and is tried again: %s", self._queue.name, chore.what, error)
+
+    def _sweep(self) -> None:
+        try:
+            swept = self._queue.sweep_stalled(max_stalled=self._broker.max_stalled)
+        except ScriptError:
+            self.logger.exception("The sweep of queue %r failed; trying again on the next beat.", self._queue.name)
+            return
+        if swept.recovered:
+            self.logger.warning("%d jobs of a lost worker wait again: %s", len(swept.recovered), swept.recovered[:5])
+        for job_id in swept.dead:
+            self.logger.error("Job %s goes to dead: %d workers died with it", job_id, self._broker.max_stalled)
+        if len(swept.recovered) + len(swept.dead) >= 100:
+            # A full step means that there may be more.
+            self._sweep_at = time.monotonic() + _SOON
+
+    def _trim(self) -> None:
+        most, ttl = self._broker.dead_max, self._broker.dead_ttl
+        if most is None and ttl is None:
+            return
+        self._trimming.due = time.monotonic() + _TRIM_BEAT
+        dropped, self._trimmed_to = self._queue.trim_dead(most=most, ttl=ttl, behind=self._trimmed_to, limit=_TRIM_STEP)
+        if dropped:
+            self.logger.info("Queue %r: %d dead jobs were dropped: too many, or too old.", self._queue.name, dropped)
+        if self._trimmed_to is not None or dropped >= _TRIM_STEP:
+            # There is more to look at.
+            self._trimming.due = time.monotonic() + _SOON
+        elif dropped:
+            # They are at their bound, and more of them come.
+            self._trimming.due = time.monotonic() + self._beat

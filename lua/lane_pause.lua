@@ -1,0 +1,13 @@
+#!lua flags=allow-oom
+-- Pause a lane: its jobs wait, the others are served.
+-- KEYS[1] base   prefix  the queue base emq:{q}:
+-- ARGV: group, its name or ""
+-- RETURNS: 1, or 0 when it was paused already
+-- ERRORS: none
+-- WRITES: paused, gnames, ring
+-- COST: O(lanes in the ring)
+local base, group = KEYS[1], ARGV[1]
+local changed = redis.call('SADD', base .. 'paused', group)
+if ARGV[2] ~= '' then redis.call('HSET', base .. 'gnames', group, ARGV[2]) end
+redis.call('LREM', base .. 'ring', 0, group)
+return changed

@@ -1,0 +1,16 @@
+#!lua flags=allow-oom
+-- Resume a paused lane: it is served again when it holds a job and is below its limit.
+-- KEYS[1] base   prefix  the queue base emq:{q}:
+-- ARGV: group
+-- RETURNS: 1, or 0 when it was not paused
+-- ERRORS: none
+-- WRITES: paused, ring, wake
+-- COST: O(lanes in the ring)
+-- @include _row
+-- @include _wake
+-- @include _lane
+-- @include _mend
+local base, group = KEYS[1], ARGV[1]
+local changed = redis.call('SREM', base .. 'paused', group)
+mend_ring(base, group)
+return changed
