@@ -20,3 +20,10 @@ local function lock_renew(row, token, lease, as_field)
     redis.call('SET', row .. ':lock', token, 'PX', lease * 2)
   end
 end
+
+-- The refusal of what may not happen to a job that a worker holds; nil when none does. `field` is the row's `lock`.
+local function lock_refusal(row, id, field)
+  if field or redis.call('EXISTS', row .. ':lock') == 1 then
+    return redis.error_reply('EMQLOCK ' .. id .. ' is held by a worker')
+  end
+end

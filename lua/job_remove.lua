@@ -9,6 +9,7 @@
 -- @include _row
 -- @include _clock
 -- @include _settle
+-- @include _lock
 -- @include _wake
 -- @include _lane
 -- @include _unique
@@ -21,9 +22,8 @@ if refusal then return refusal end
 local base, id = KEYS[1], ARGV[1]
 local row = base .. 'job:' .. id
 local fields = row_read(row, 'state', 'group', 'lock')
-if fields[3] or redis.call('EXISTS', row .. ':lock') == 1 then
-  return redis.error_reply('EMQLOCK ' .. id .. ' is held by a worker')
-end
+local held = lock_refusal(row, id, fields[3])
+if held then return held end
 if not fields[1] then return 'gone' end
 if ARGV[2] == 'dead' and not redis.call('ZSCORE', base .. 'dead', id) then
   return redis.error_reply('EMQSTATE ' .. id .. ' is ' .. fields[1] .. ', not dead')

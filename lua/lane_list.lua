@@ -7,13 +7,4 @@
 -- WRITES: nothing
 -- COST: O(lanes)
 -- @include _groups
-local base, groups, seen = KEYS[1], {}, {}
-for _, names in ipairs({groups_of(base), redis.call('HKEYS', base .. 'glimit'), redis.call('HKEYS', base .. 'gweight')}) do
-  for _, name in ipairs(names) do
-    if not seen[name] then
-      seen[name] = true
-      groups[#groups + 1] = name
-    end
-  end
-end
-return groups
+return groups_of(KEYS[1], true)

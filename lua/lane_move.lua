@@ -8,6 +8,7 @@
 -- COST: O(log n + lanes in the ring)
 -- @include _row
 -- @include _settle
+-- @include _lock
 -- @include _wake
 -- @include _lane
 -- @include _mend
@@ -17,9 +18,8 @@ if refusal then return refusal end
 local base, id, group = KEYS[1], ARGV[1], ARGV[2]
 local row = base .. 'job:' .. id
 local fields = row_read(row, 'state', 'group', 'lock')
-if fields[3] or redis.call('EXISTS', row .. ':lock') == 1 then
-  return redis.error_reply('EMQLOCK ' .. id .. ' is held by a worker')
-end
+local held = lock_refusal(row, id, fields[3])
+if held then return held end
 if not fields[1] then return 'gone' end
 
 local from = fields[2] or ''

@@ -81,6 +81,8 @@ def test_the_errors_named_are_those_raised_and_each_has_its_exception(name: str)
     raised = set(re.findall(r"error_reply\('(EMQ\w+)", code(name)))
     if "settle_kinds(" in code(name):
         raised.add("EMQKIND")
+    if "lock_refusal(" in code(name):
+        raised.add("EMQLOCK")
     assert raised == classes
 
 
