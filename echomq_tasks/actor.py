@@ -16,6 +16,9 @@ P = ParamSpec("P")
 R = TypeVar("R")
 T = TypeVar("T")
 
+#: What a repeat of a queue may have and that of an actor may not; the nearest option would be a wrong hint.
+_OF_QUEUES_ONLY = ("first_in", "limit")
+
 
 class ActorDecorator(Protocol):
     """What ``actor(...)`` with options returns: a decorator that keeps the function's signature."""
@@ -129,7 +132,8 @@ def actor(
         And of the actor alone:
 
         - ``every``, seconds, or ``cron``, an expression with ``tz``, its time zone: it runs again and again, once
-          whatever the number of workers; ``catch_up``: whether a missed run is made up for (True).
+          whatever the number of workers, and with ``every`` for the first time when one interval has passed;
+          ``catch_up``: whether a missed run is made up for (True).
         - ``batch``: how many messages one call takes at most, as a list; ``batch_wait``: how many seconds the first of
           them waits for more.
 
@@ -139,6 +143,11 @@ def actor(
     target = broker or get_broker()
     for name in options:
         if name not in target.actor_options:
+            if name in _OF_QUEUES_ONLY:
+                raise ValueError(
+                    f"The actor option {name!r} is undefined: {name}= is of queue.repeat(...) only. An actor with "
+                    f"every= runs first when one interval has passed, and repeats until it is cancelled."
+                )
             nearest = difflib.get_close_matches(name, target.actor_options, n=1)
             hint = f"did you mean {nearest[0]!r}?" if nearest else "add the middleware that declares it to the broker."
             raise ValueError(f"The actor option {name!r} is undefined: {hint}")

@@ -2,9 +2,10 @@
 -- "in", unix ms for "at"), priority, group ("" = flat), and "" or a JSON object of what few jobs have: `name` of the
 -- group, its `limit`; `dedup`, `unique`, `ttl` ms; `parent`, `parent_queue`, `policy`; `children`, their number.
 
--- What admissions of one call have in common: how many wait, and the schedule's head as they change it.
-local function admit_begin()
-  return {waiting = 0}
+-- What admissions of one call have in common: how many wait, and the schedule's head as they change it; and whether it is
+-- a whole flow that is known to be new.
+local function admit_begin(whole)
+  return {waiting = 0, whole = whole}
 end
 
 local function admit_extras(base, id, group, fields, more)
@@ -22,26 +23,36 @@ local function admit_extras(base, id, group, fields, more)
     if more.parent_queue then field('parent_queue', more.parent_queue) end
     if more.policy then field('parent_policy', more.policy) end
   end
-  if more.name then redis.call('HSET', base .. 'gnames', group, more.name) end
-  if more.limit then
-    field('group_limit', more.limit)
-    lane_default_limit(base, group, tostring(more.limit))
-  end
+  if more.name then field('group_name', more.name) end
+  if more.limit then field('group_limit', more.limit) end
   if more.children then
     redis.call('SET', base .. 'job:' .. id .. ':dependencies', more.children)
     redis.call('ZADD', base .. 'flow:parents', 0, id)
   end
 end
 
+-- Whether the parent of a child that is sent again knows how that ended, or is gone itself: it must not run twice.
+local function admit_ended(base, parent, id)
+  local row = base .. 'job:' .. parent
+  if redis.call('EXISTS', row) == 0 then return true end
+  for _, known in ipairs({':processed', ':failed', ':unsuccessful'}) do
+    if redis.pcall('HEXISTS', row .. known, id) == 1 then return true end
+  end
+  return false
+end
+
 -- Answers 1 enqueued (a flow parent: held), 2 scheduled, 0 duplicate with the same payload, -1 duplicate with another
--- payload, or the id of the job that holds this one's unique key.
+-- payload, -2 a child that has ended already, or the id of the job that holds this one's unique key.
 local function admit_entry(base, at, call)
   local id, payload, mode, priority, group = ARGV[at], ARGV[at + 1], ARGV[at + 2], ARGV[at + 4], ARGV[at + 5]
   local more = ARGV[at + 6] ~= '' and cjson.decode(ARGV[at + 6])
   local row = base .. 'job:' .. id
+  -- A number of JSON is a double, which Lua writes as 1e+15 when it is large.
+  if more and more.limit then more.limit = string.format('%.0f', more.limit) end
   if redis.call('EXISTS', row) == 1 then
     return row_read(row, 'payload')[1] == payload and 0 or -1
   end
+  if more and more.parent and not more.parent_queue and not call.whole and admit_ended(base, more.parent, id) then return -2 end
   if mode ~= 'now' and not call.now then
     -- Read when the first job for later needs them: most admissions are for now.
     call.now = clock_ms()
@@ -75,7 +86,7 @@ local function admit_entry(base, at, call)
     if run_at < call.earliest then call.earliest, call.earlier = run_at, true end
     return 2
   end
-  place_waiting(base, id, group, priority)
+  place_waiting(base, id, group, priority, more and more.limit, more and more.name)
   call.waiting = call.waiting + 1
   return 1
 end

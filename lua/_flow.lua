@@ -19,9 +19,9 @@ local function flow_satisfy(base, parent)
   -- Without its count, or with one that is no number, a parent is held: run early it would miss results.
   if not left then return end
   local row = base .. 'job:' .. parent
-  local fields = row_read(row, 'state', 'group', 'priority', 'group_limit')
+  local fields = row_read(row, 'state', 'group', 'priority', 'group_limit', 'group_name')
   if left <= 1 and fields[1] == 'awaiting_children' then
-    place_waiting(base, parent, fields[2], fields[3], fields[4])
+    place_waiting(base, parent, fields[2], fields[3], fields[4], fields[5])
     redis.call('HSET', row, 'state', 'pending')
     redis.call('ZREM', base .. 'flow:parents', parent)
     wake(base, 1)
@@ -66,8 +66,8 @@ local function flow_died(base, child, parent, parent_queue, policy, reason, now)
       redis.call('HSET', row .. ':unsuccessful', child, reason)
       return
     end
-    -- The first reason stays: a child that died is told of again when it is dropped.
-    redis.pcall('HSETNX', row .. ':failed', child, reason)
+    -- A child that died is told of again when it is dropped: then it can never come back.
+    redis.pcall('HSET', row .. ':failed', child, reason)
     if fields[1] ~= 'awaiting_children' then return end
     reason = 'child ' .. child .. ' failed: ' .. reason
     redis.call('HSET', row, 'state', 'dead', 'last_error', reason, 'died', now)

@@ -15,6 +15,9 @@ local function groups_of(base, settings)
   add(redis.call('SMEMBERS', base .. 'paused'))
   add(redis.call('HKEYS', base .. 'gactive'))
   if settings or redis.call('HLEN', base .. 'glimit') <= 1000 then add(redis.call('HKEYS', base .. 'glimit')) end
-  if settings then add(redis.call('HKEYS', base .. 'gweight')) end
+  if settings then
+    add(redis.call('HKEYS', base .. 'gweight'))
+    add(redis.call('HKEYS', base .. 'gauto'))
+  end
   return groups
 end

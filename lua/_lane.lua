@@ -10,18 +10,19 @@ local function lane_headroom(base, group)
   return limit - row_count(redis.call('HGET', base .. 'gactive', group))
 end
 
--- Make a lane serviceable: the one rule for when a lane joins the ring. Answers whether it joined.
-local function lane_serviceable(base, group)
+-- Make a lane serviceable: the one rule for when a lane joins the ring. Answers whether it joined. One that was empty
+-- until now (`fresh`) is not in the ring, and needs no walk along it.
+local function lane_serviceable(base, group, fresh)
   if redis.call('SISMEMBER', base .. 'paused', group) == 1 then return false end
   if redis.call('EXISTS', lane_key(base, group)) == 0 then return false end
   if lane_headroom(base, group) <= 0 then return false end
-  if redis.call('LPOS', base .. 'ring', group) then return false end
+  if not fresh and redis.call('LPOS', base .. 'ring', group) then return false end
   redis.call('RPUSH', base .. 'ring', group)
   return true
 end
 
--- Set the limit that a job brings along. `gauto` remembers which limits came that way: one that was set, or removed, by
--- hand is not overruled.
+-- Set the limit that a job brings along. `gauto` remembers which limits came that way: one that was set by hand, or
+-- removed ("-"), is not overruled.
 local function lane_default_limit(base, group, limit)
   local set, auto = redis.call('HGET', base .. 'glimit', group), redis.call('HGET', base .. 'gauto', group)
   if set ~= auto or set == limit then return end
@@ -45,7 +46,7 @@ local function lane_end(base, group)
   end
   if auto or redis.call('HEXISTS', base .. 'glimit', group) == 1 or redis.call('HEXISTS', base .. 'gweight', group) == 1
     or redis.call('SISMEMBER', base .. 'paused', group) == 1 then return end
-  redis.call('HDEL', base .. 'gnames', group)
+  redis.pcall('HDEL', base .. 'gnames', group)
 end
 
 -- One job of the group stopped running: count it down, drop the count at 0, and look whether the lane can be served.

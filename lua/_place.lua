@@ -1,16 +1,17 @@
 -- Where a job waits, and how it leaves and comes back.
 
--- Put a job where it waits: its lane when it has a group, else pending; its priority is its score. `limit` is the one that
--- it brings for its lane, if any.
-local function place_waiting(base, id, group, priority, limit)
+-- Put a job where it waits: its lane when it has a group, else pending; its priority is its score. `limit` and `name` are
+-- what it brings for its lane, if anything.
+local function place_waiting(base, id, group, priority, limit, name)
   -- Whatever is no number would stop the script at ZADD, with the job in no set.
   local score = row_count(priority)
   if group then
     local key = lane_key(base, group)
     if limit then lane_default_limit(base, group, limit) end
-    redis.call('ZADD', key, score, id)
+    -- For people only: a key of another type must not keep a job from its place.
+    if name then redis.pcall('HSET', base .. 'gnames', group, name) end
     -- A lane that had jobs already is in the ring, or out of it for a reason that this job does not change.
-    if redis.call('ZCARD', key) == 1 then lane_serviceable(base, group) end
+    if redis.call('ZADD', key, score, id) == 1 and redis.call('ZCARD', key) == 1 then lane_serviceable(base, group, true) end
   else
     redis.call('ZADD', base .. 'pending', score, id)
   end
@@ -46,13 +47,13 @@ end
 -- Return an active job to where it waits; false when its row is gone.
 local function place_back(base, id)
   local row = base .. 'job:' .. id
-  local fields = row_read(row, 'state', 'group', 'priority', 'group_limit', 'unique')
+  local fields = row_read(row, 'state', 'group', 'priority', 'group_limit', 'group_name', 'unique')
   redis.call('ZREM', base .. 'active', id)
   if not fields[1] then return false end
   place_unlock(row)
   redis.call('HSET', row, 'state', 'pending')
-  if fields[5] == 'start' then unique_retake(base, id) end
-  place_waiting(base, id, fields[2], fields[3], fields[4])
+  if fields[6] == 'start' then unique_retake(base, id) end
+  place_waiting(base, id, fields[2], fields[3], fields[4], fields[5])
   if fields[2] then lane_release(base, fields[2]) end
   return true
 end

@@ -5,7 +5,7 @@ local function rouse(base)
   for _, group in ipairs(redis.call('LRANGE', base .. 'ring', 0, 63)) do
     n = n + redis.call('ZCARD', lane_key(base, group))
   end
-  -- Who parked meanwhile was not told when the next scheduled job is due.
-  if redis.call('EXISTS', base .. 'schedule') == 1 then n = n + 1 end
+  -- Who parked meanwhile was told neither when the next scheduled job or repeat is due, nor of chores.
+  n = n + redis.call('EXISTS', base .. 'schedule', base .. 'repeat', base .. 'flow:outbox')
   wake(base, n)
 end

@@ -33,7 +33,7 @@ for i = 3, #ARGV, 7 do
   end
 end
 if verdict == 1 then
-  local call = admit_begin()
+  local call = admit_begin(true)
   for i = 3, #ARGV, 7 do admit_entry(base, i, call) end
   admit_end(base, call)
 end

@@ -169,6 +169,8 @@ local function claim_ring(count)
   local due = owed > 0 and redis.call('LPOS', base .. 'ring', owed_to) and owed
   if due then
     group = owed_to
+    -- The weight may have been lowered meanwhile.
+    due = math.min(due, math.max(row_count(redis.call('HGET', base .. 'gweight', group) or 1), 1))
   else
     group = redis.call('LMOVE', base .. 'ring', base .. 'ring', 'LEFT', 'RIGHT')
     if not group then return false end
@@ -204,6 +206,7 @@ local none_waiting = false
 if room > 0 then
   local ring = redis.call('LLEN', base .. 'ring')
   if ring == 0 then
+    if meta[6] then redis.call('HDEL', base .. 'meta', 'share') end
     none_waiting = claim_flat(room) < room or redis.call('EXISTS', base .. 'pending') == 0
     if dropped > 0 then
       -- A parent that waited for one of them may wait for a worker now.

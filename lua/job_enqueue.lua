@@ -2,7 +2,7 @@
 -- Admit jobs: now, after a delay or at a time; flat or in a lane. An id that has a row is a duplicate, unchanged.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
 -- ARGV: caller, nonce, then per job id, payload, mode ("now" | "in" | "at"), ms (delay for "in", unix ms for "at"), priority, group ("" = flat), "" or extras as JSON (see _admit)
--- RETURNS: per job 1 enqueued, 2 scheduled, 0 duplicate with the same payload, -1 duplicate with another payload, or the id of the job that holds its unique key
+-- RETURNS: per job 1 enqueued, 2 scheduled, 0 duplicate with the same payload, -1 duplicate with another payload, -2 a flow child that has ended already, or the id of the job that holds its unique key
 -- ERRORS: EMQKIND
 -- WRITES: replies; row; pending | g:<group>:pending, ring, gnames, glimit | schedule; de:<dedup id>; row:dependencies; wake
 -- COST: O(log n) a job

@@ -17,7 +17,7 @@ if refusal then return refusal end
 
 local base, id = KEYS[1], ARGV[1]
 local row = base .. 'job:' .. id
-local fields = row_read(row, 'state', 'group', 'priority', 'group_limit')
+local fields = row_read(row, 'state', 'group', 'priority', 'group_limit', 'group_name')
 if not redis.call('ZSCORE', base .. 'dead', id) then
   if not fields[1] then return 'gone' end
   return redis.error_reply('EMQSTATE ' .. id .. ' is ' .. fields[1] .. ', not dead')
@@ -26,6 +26,18 @@ if not fields[1] then
   redis.call('ZREM', base .. 'dead', id)
   return 'gone'
 end
+local outstanding = redis.pcall('GET', row .. ':dependencies')
+local held = type(outstanding) == 'string' and row_count(outstanding) > 0
+if held then
+  local failed = redis.pcall('HGETALL', row .. ':failed')
+  local gone = {removed = true, drained = true, dropped = true, cancelled = true}
+  for i = 1, failed.err and 0 or #failed, 2 do
+    if gone[failed[i + 1]] then
+      return redis.error_reply('EMQSTATE ' .. id .. ' would wait for ever: its child ' .. failed[i] .. ' was ' ..
+        failed[i + 1] .. ' and cannot come back; remove it, or add the flow anew')
+    end
+  end
+end
 local holder = unique_retake(base, id)
 if holder then
   return redis.error_reply('EMQSTATE ' .. id .. ' stays dead while ' .. holder .. ' holds its unique key')
@@ -33,15 +45,14 @@ end
 redis.call('ZREM', base .. 'dead', id)
 redis.call('HDEL', row, 'last_error', 'failures', 'stalled', 'died', 'cancel')
 if ARGV[2] == '0' then redis.call('HSET', row, 'payload', ARGV[3]) end
-local outstanding = redis.pcall('GET', row .. ':dependencies')
-if type(outstanding) == 'string' and row_count(outstanding) > 0 then
+if held then
   -- A flow parent never runs early: it waits again, for the children that are to come back too.
   redis.call('HSET', row, 'state', 'awaiting_children')
   redis.call('DEL', row .. ':failed')
   redis.call('ZADD', base .. 'flow:parents', 0, id)
 else
   redis.call('HSET', row, 'state', 'pending')
-  place_waiting(base, id, fields[2], fields[3], fields[4])
+  place_waiting(base, id, fields[2], fields[3], fields[4], fields[5])
   wake(base, 1)
 end
 return 'ok'

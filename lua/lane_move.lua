@@ -37,12 +37,17 @@ else
   redis.call('ZREM', lane_key(base, from), id)
 end
 if group == '' then
-  redis.call('HDEL', row, 'group')
+  redis.call('HDEL', row, 'group', 'group_limit', 'group_name')
   redis.call('ZADD', base .. 'pending', score, id)
   wake(base, 1)
 else
   redis.call('HSET', row, 'group', group)
-  if ARGV[3] ~= '' then redis.call('HSET', base .. 'gnames', group, ARGV[3]) end
+  -- They were for the lane that it leaves.
+  if from ~= group then redis.call('HDEL', row, 'group_limit', 'group_name') end
+  if ARGV[3] ~= '' then
+    redis.call('HSET', row, 'group_name', ARGV[3])
+    redis.pcall('HSET', base .. 'gnames', group, ARGV[3])
+  end
   redis.call('ZADD', lane_key(base, group), score, id)
   mend_ring(base, group)
 end

@@ -13,4 +13,5 @@
 local base, group = KEYS[1], ARGV[1]
 local changed = redis.call('SREM', base .. 'paused', group)
 mend_ring(base, group)
+lane_end(base, group)
 return changed

@@ -6,11 +6,15 @@
 -- ERRORS: none
 -- WRITES: gweight, gnames
 -- COST: O(1)
+-- @include _row
+-- @include _wake
+-- @include _lane
 local base, group = KEYS[1], ARGV[1]
 if ARGV[3] == '' then
   redis.call('HDEL', base .. 'gweight', group)
 else
   redis.call('HSET', base .. 'gweight', group, ARGV[3])
-  if ARGV[2] ~= '' then redis.call('HSET', base .. 'gnames', group, ARGV[2]) end
+  if ARGV[2] ~= '' then redis.pcall('HSET', base .. 'gnames', group, ARGV[2]) end
 end
+lane_end(base, group)
 return 'ok'

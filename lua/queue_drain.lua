@@ -23,18 +23,33 @@ local function drop(key)
   if left <= 0 then return end
   local ids = redis.call('ZRANGE', key, 0, left - 1)
   for _, id in ipairs(ids) do
-    local group = row_read(base .. 'job:' .. id, 'group')[1]
-    if redis.call('ZREM', base .. 'active', id) == 1 and group then lane_release(base, group) end
+    local fields = row_read(base .. 'job:' .. id, 'group', 'state')
     redis.call('ZREM', key, id)
-    forget_job(base, id, 'drained', now)
+    -- A parent that another runtime has set going is still listed, and waits for its children no more.
+    if key ~= base .. 'flow:parents' or fields[2] == 'awaiting_children' then
+      if redis.call('ZREM', base .. 'active', id) == 1 or key == base .. 'active' then
+        if fields[1] then lane_release(base, fields[1]) end
+      end
+      forget_job(base, id, 'drained', now)
+      dropped = dropped + 1
+    end
   end
   left = left - #ids
-  dropped = dropped + #ids
 end
 
 for i = 2, #ARGV do
   if ARGV[i] == 'lanes' then
-    for _, group in ipairs(groups_of(base)) do
+    -- Those in the ring from its head, where they are taken off without a walk along it.
+    while left > 0 do
+      local group = redis.call('LINDEX', base .. 'ring', 0)
+      if not group then break end
+      drop(lane_key(base, group))
+      if redis.call('EXISTS', lane_key(base, group)) == 0 and redis.call('LINDEX', base .. 'ring', 0) == group then
+        redis.call('LPOP', base .. 'ring')
+        lane_end(base, group)
+      end
+    end
+    for _, group in ipairs(left > 0 and groups_of(base) or {}) do
       drop(lane_key(base, group))
       if redis.call('EXISTS', lane_key(base, group)) == 0 then
         redis.call('LREM', base .. 'ring', 0, group)

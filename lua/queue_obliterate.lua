@@ -19,7 +19,7 @@ local destroyed = 0
 
 -- A key of another type than its name says would stop the script in its middle.
 local types = {pending = 'zset', active = 'zset', schedule = 'zset', dead = 'zset', ['repeat'] = 'zset', ring = 'list',
-  wake = 'list', paused = 'set', gactive = 'hash', glimit = 'hash', gauto = 'hash', gweight = 'hash', meta = 'hash'}
+  wake = 'list', paused = 'set', gactive = 'hash', glimit = 'hash', gauto = 'hash', gnames = 'hash', ['flow:parents'] = 'zset', gweight = 'hash', meta = 'hash'}
 local function is_spoilt(key, type_)
   local found = redis.call('TYPE', key).ok
   return found ~= 'none' and found ~= type_
@@ -93,7 +93,7 @@ end
 
 if finish then
   -- What was admitted meanwhile goes in the same step in which the pause ends, or goes on waiting for the next call.
-  local keys = {'pending', 'active', 'schedule', 'dead'}
+  local keys = {'pending', 'active', 'schedule', 'dead', 'flow:parents'}
   for _, group in ipairs(groups_of(base)) do keys[#keys + 1] = 'g:' .. group .. ':pending' end
   for _, suffix in ipairs(keys) do
     if not destroy_all(base .. suffix) then return {destroyed, 1} end

@@ -10,6 +10,9 @@
 -- @include _clock
 local base, now = KEYS[1], clock_ms()
 local answer = {now}
+-- A queue that is paused stands still as a whole: its repeats are made up for, or left out, when it goes on.
+local paused = redis.call('HGET', base .. 'meta', 'paused')
+if paused and paused ~= '0' then return answer end
 local due = redis.call('ZRANGEBYSCORE', base .. 'repeat', '-inf', now, 'WITHSCORES', 'LIMIT', 0, ARGV[1])
 for i = 1, #due, 2 do
   local key = base .. 'repeat:' .. due[i]

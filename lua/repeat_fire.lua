@@ -68,17 +68,21 @@ local function fire(id, name, seen, following, every)
     job[#job + 1] = 'group'
     job[#job + 1] = fields[5]
     -- The name went with the lane if that was empty since the last run.
-    if fields[10] then redis.call('HSET', base .. 'gnames', fields[5], fields[10]) end
   end
   if group_limit then
     job[#job + 1] = 'group_limit'
     job[#job + 1] = group_limit
   end
+  local group_name = fields[5] and fields[10]
+  if group_name then
+    job[#job + 1] = 'group_name'
+    job[#job + 1] = group_name
+  end
   if unique then
     for _, word in ipairs({'dedup', fields[6], 'unique', fields[7], 'ttl', fields[8]}) do job[#job + 1] = word end
   end
   redis.call('HSET', row, unpack(job))
-  place_waiting(base, id, fields[5], fields[4], group_limit)
+  place_waiting(base, id, fields[5], fields[4], group_limit, group_name)
   waiting = waiting + 1
   if limit > 0 and fired + 1 >= limit then
     forget(name, key)

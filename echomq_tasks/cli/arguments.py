@@ -5,12 +5,13 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from echomq_tasks.errors import InvalidArgument, InvalidId, InvalidName
 from echomq_tasks.identity import check_id, group_id
 from echomq_tasks.keyspace import check_queue, repeat_key
 from echomq_tasks.queue.arguments import EXACT, seconds_to_ms
+from echomq_tasks.results import result_id
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -75,6 +76,14 @@ def job_id(text: str) -> str:
         raise argparse.ArgumentTypeError(f"{error}{hint}") from None
 
 
+def job_or_message_id(text: str) -> str:
+    """A JOB id, or what may be a message's id: any other text that is not meant to be a JOB id."""
+    if not text or text.startswith("JOB"):
+        return job_id(text)
+    _gated(lambda: result_id(text))
+    return text
+
+
 def lane_name(text: str) -> str:
     """A group's name or branded id."""
     _gated(lambda: group_id(text))
@@ -126,6 +135,11 @@ def ceiling(text: str) -> int | None:
     return _whole(text, EXACT, ", or none")
 
 
+def lane_limit(text: str) -> int | Literal["auto"] | None:
+    """A whole number from 1 up, ``none``, or ``auto``."""
+    return "auto" if text.lower() == "auto" else ceiling(text)
+
+
 def weight(text: str) -> int | None:
     """A whole number from 1 to 1000, or ``none``."""
     return None if text.lower() == "none" else _whole(text, 1000, ", or none")
@@ -143,5 +157,5 @@ def _whole(text: str, most: int, other: str) -> int:
 def _gated(check: Callable[[], str]) -> str:
     try:
         return check()
-    except (InvalidArgument, InvalidName) as error:
+    except (InvalidArgument, InvalidId, InvalidName) as error:
         raise argparse.ArgumentTypeError(str(error)) from None

@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 #: Where the example is: beside the package in a checkout, inside of it when it was installed.
 _FOLDERS = (Path(__file__).parents[2] / "examples", Path(__file__).parents[1] / "examples")
 
+_INSTALL = (
+    "it draws with rich, which the extra `cli` brings: from a checkout, "
+    'pip install "/path/to/the/checkout[embedded,cli]"'
+)
+
 
 def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     """Add the command."""
@@ -24,6 +29,8 @@ def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "demo",
         run,
         summary="index the standard library with two workers, one of them killed",
+        description="Index the standard library with two workers, one of which is killed midway, on an embedded "
+        "server of its own unless --url names another. It needs the extras embedded and cli.",
         # All arguments are the example's, --help too: it knows its options.
         add_help=False,
     )
@@ -38,7 +45,11 @@ def run(options: argparse.Namespace) -> int:
     except ModuleNotFoundError as error:
         if error.name is None or error.name.split(".")[0] != "rich":
             raise
-        print('echomq: the demo draws with rich: pip install "echomq_tasks[embedded,cli]"', file=sys.stderr)
+        if {"-h", "--help"} & set(options.arguments):
+            options.parser.print_help()
+            print(f"\nThe other options are the example's, and {_INSTALL}")
+            return 0
+        print(f"echomq: {_INSTALL}", file=sys.stderr)
         return 1
     arguments = options.arguments[1:] if options.arguments[:1] == ["--"] else options.arguments
     return int(example.main(arguments))

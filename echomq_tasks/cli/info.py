@@ -28,8 +28,8 @@ def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         run,
         summary="show the server, the fence, and the queues with their counts",
         description="Show the server, the wire version it is fenced to, and how many jobs each queue holds: pending "
-        "(to run now), in_lanes (pending, in fair lanes), active (claimed by a worker), scheduled (for later or for a "
-        "retry), dead (failed for good), and how many were completed and failed so far.",
+        "(to run now, in no lane), in_lanes (to run now, in lanes; both together wait), active (claimed by a worker), "
+        "scheduled (for later or for a retry), dead (failed for good), and how many were completed and failed so far.",
     )
     command.add_argument(
         "queues", metavar="QUEUE", nargs="*", type=queue_name, help="only these queues; spares a scan of all keys"

@@ -7,14 +7,16 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from echomq_tasks.brokers.dramatiq.delivery import fresh_payload
-from echomq_tasks.cli.arguments import add_command, add_server, job_id, queue_name
+from echomq_tasks.cli.arguments import add_command, add_server, job_id, job_or_message_id, queue_name
 from echomq_tasks.cli.queues import missing, on_queue
-from echomq_tasks.cli.showing import Beside, beside_json, job_json, print_beside, print_job
-from echomq_tasks.cli.terminal import note, print_json
+from echomq_tasks.cli.showing import Beside, beside_json, bytes_json, job_json, print_beside, print_job
+from echomq_tasks.cli.terminal import clean, note, print_facts, print_json
 from echomq_tasks.connection import connect
 from echomq_tasks.errors import Held, WrongState
+from echomq_tasks.identity import is_branded
 from echomq_tasks.queue import Cancellation, Queue, State, Verdict
 from echomq_tasks.queue.dead import actor_name
+from echomq_tasks.results import result_id
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
@@ -32,10 +34,12 @@ def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         run_job,
         summary="show one job: state, payload, error, progress, log",
         description="Show all there is of one job: where it is, its payload, last error, progress, log, result and "
-        "what it knows of its children.",
+        "what it knows of its children. An actor's result is kept under its message's id: name that to see it.",
     )
     job.add_argument("queue", metavar="QUEUE", type=queue_name, help="its queue")
-    job.add_argument("job", metavar="JOB", type=job_id, help="its JOB id")
+    job.add_argument(
+        "job", metavar="JOB", type=job_or_message_id, help="its JOB id; or a message's id, for the result alone"
+    )
     add_server(job, json=True)
     for name, run, summary, description in (
         (
@@ -70,6 +74,8 @@ def run_job(options: argparse.Namespace) -> int:
     """Print a job; answers the exit code."""
     with connect(options.url) as connection:
         queue = Queue(options.queue, connection)
+        if not is_branded(options.job, "JOB"):
+            return _show_result(options, queue)
         job = queue.get(options.job)
         lane = queue.lanes_of([job.group])[0].name if job is not None and job.group is not None else None
         beside = Beside(queue.logs(options.job), _result(queue, options.job), queue.children(options.job), lane)
@@ -84,6 +90,24 @@ def run_job(options: argparse.Namespace) -> int:
         print_beside(beside)
     else:
         print_job(job, queue.name, beside)
+    return 0
+
+
+def _show_result(options: argparse.Namespace, queue: Queue) -> int:
+    """Print the result of a message, all that its id leads to; answers the exit code."""
+    result = _result(queue, result_id(options.job))
+    if result is None:
+        note(
+            missing(queue)
+            or f"no result is kept for a message {clean(options.job)!r} in {queue.name}; what else there is of its job "
+            "is under the message's job_id"
+        )
+        return 1
+    if options.json:
+        print_json({"queue": queue.name, "message_id": options.job, **bytes_json("result", result)})
+    else:
+        print_facts([("message", options.job), ("queue", queue.name)])
+        print_beside(Beside([], result, None))
     return 0
 
 

@@ -6,7 +6,7 @@ import argparse
 import dataclasses
 from typing import TYPE_CHECKING
 
-from echomq_tasks.cli.arguments import add_asking, add_command, add_server, ceiling, lane_name, queue_name, weight
+from echomq_tasks.cli.arguments import add_asking, add_command, add_server, lane_limit, lane_name, queue_name, weight
 from echomq_tasks.cli.queues import exists, missing
 from echomq_tasks.cli.terminal import (
     agreed,
@@ -50,7 +50,11 @@ def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     lane.add_argument("queue", metavar="QUEUE", type=queue_name, help="the queue")
     lane.add_argument("name", metavar="NAME", type=lane_name, help="the group that its jobs are sent with, or its id")
     lane.add_argument(
-        "--limit", metavar="N", type=ceiling, default=argparse.SUPPRESS, help="jobs of it that run at once; or none"
+        "--limit",
+        metavar="N",
+        type=lane_limit,
+        default=argparse.SUPPRESS,
+        help="jobs of it that run at once; none for no limit; auto for the one that its jobs bring (group_limit=)",
     )
     lane.add_argument(
         "--weight", metavar="N", type=weight, default=argparse.SUPPRESS, help="jobs served in a turn; none is 1"
@@ -74,9 +78,9 @@ def run_lanes(options: argparse.Namespace) -> int:
     if options.json:
         print_json([dataclasses.asdict(lane) for lane in lanes])
     elif lanes:
-        print_table(_HEADS, [_row(lane) for lane in lanes], flexible=(0,))
+        print_table(_HEADS, [_row(lane) for lane in lanes], flexible=(0,), absent="none")
     else:
-        print(f"{queue.name} has no lanes: its jobs are sent without group=")
+        print(f"{queue.name}: no lane has a job or a setting now; a job sent with group= opens one")
     return 0
 
 
@@ -116,7 +120,9 @@ def run_lane(options: argparse.Namespace) -> int:
             lane.resume()
         # A lane without jobs or settings has no name on the server.
         info = lane.info()
-        if there and info == LaneInfo(info.name, info.group, 0, 0, None, 1, paused=False) and not any(settings):
+        plain = info == LaneInfo(info.name, info.group, 0, 0, None, 1, paused=False)
+        # That there is no limit may be a setting, too: only the list tells.
+        if there and plain and not any(settings) and all(each.group != info.group for each in queue.lanes()):
             note(f"no job is in this lane, and it has no setting: `echomq lanes {queue.name}` lists those that do")
         info = dataclasses.replace(info, name=lane.name) if info.name == info.group else info
     if options.json:

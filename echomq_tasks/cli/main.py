@@ -81,7 +81,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except EchoMQError as error:
-        print(f"echomq: {error}", file=sys.stderr)
+        # What the library advises to its callers is another thing at a prompt.
+        print(f"echomq: {str(error).replace('url=, host= and port=', '--url')}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         return 130

@@ -42,7 +42,7 @@ def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         run,
         summary="measure queues, also as Prometheus text",
         description="Measure queues: how many jobs of each state, how many are late, and how old the oldest is. Ages "
-        "are since a job's admission, by the server's clock.",
+        "count from when a job's id was minted, by its producer's clock.",
         epilog="Example, for the textfile collector of the node exporter: "
         "`echomq metrics --prometheus > echomq.prom.new && mv echomq.prom.new echomq.prom`.",
     )

@@ -73,7 +73,7 @@ def _row(repeat: Repeat, now: datetime) -> tuple[Any, ...]:
 
 def _schedule(repeat: Repeat) -> str:
     if repeat.cron is not None:
-        return repeat.cron if repeat.tz == "UTC" else f"{repeat.cron} {repeat.tz}"
+        return f"{repeat.cron} {repeat.tz}"
     return "not readable" if repeat.every is None else f"every {for_how_long(repeat.every)}"
 
 

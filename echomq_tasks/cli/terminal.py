@@ -52,17 +52,20 @@ def columns() -> int | None:
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else None
 
 
-def print_table(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, flexible: Sequence[int]) -> int:
+def print_table(
+    heads: Sequence[str], rows: Iterable[Sequence[Any]], *, flexible: Sequence[int], absent: str = "-"
+) -> int:
     """Print a table and answer how many rows it had; numbers stand on the right.
 
     Parameters:
       heads: a name for each column.
       rows: their cells; read as they are printed, so that a long list starts at once.
       flexible: the columns that are cut when the table is wider than the terminal, in this order.
+      absent: what stands for None.
     """
     source = iter(rows)
     first = list(islice(source, _LOOK_AHEAD))
-    shown = [[_cell(value) for value in row] for row in first]
+    shown = [[_cell(value, absent) for value in row] for row in first]
     widths = [max(width(row[place]) for row in [list(heads), *shown]) for place in range(len(heads))]
     right = [bool(first) and _is_number(row) for row in zip(*first, strict=True)] or [False] * len(heads)
     most = columns()
@@ -74,7 +77,7 @@ def print_table(heads: Sequence[str], rows: Iterable[Sequence[Any]], *, flexible
                 excess -= widths[place] - smaller
                 widths[place] = smaller
     count = 0
-    for cells in chain([list(heads)], shown, ([_cell(value) for value in row] for row in source)):
+    for cells in chain([list(heads)], shown, ([_cell(value, absent) for value in row] for row in source)):
         parts: list[str] = []
         for place, text in enumerate(cells):
             if most is not None and place in flexible:
@@ -90,9 +93,9 @@ def _is_number(values: Sequence[Any]) -> bool:
     return all(value is None or (isinstance(value, int) and not isinstance(value, bool)) for value in values)
 
 
-def _cell(value: Any) -> str:
+def _cell(value: Any, absent: str = "-") -> str:
     if value is None:
-        return "-"
+        return absent
     if isinstance(value, bool):
         return "yes" if value else "no"
     return f"{value:,}" if isinstance(value, int) else clean(str(value))

@@ -46,7 +46,9 @@ def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--url", help="the server of actors that set no broker (default: EMQ_URL, else the embedded server)"
     )
-    command.add_argument("--queues", "-Q", nargs="+", metavar="QUEUE", help="only these queues (default: all declared)")
+    command.add_argument(
+        "--queues", "-Q", nargs="+", metavar="QUEUE", help="only these of the declared queues (default: all)"
+    )
     command.add_argument(
         "--processes", "-p", type=_positive, default=os.cpu_count() or 1, help="worker processes (default: %(default)s)"
     )

@@ -22,6 +22,8 @@ _BYTES_A_CALL = 1 << 20
 _BYTES_A_TRIP = 8 << 20
 #: A collision is two processes on one node id in one millisecond; this many in a row is something else.
 _MAX_COLLISIONS = 1000
+#: What job_enqueue answers of a flow child whose parent knows of its end.
+_ENDED = -2
 
 _json = json.JSONEncoder(separators=(",", ":")).encode
 
@@ -149,7 +151,7 @@ def _trip(scripts: Scripts, key: bytes, callers: Callers, offers: list[Offer]) -
                 each.duplicate(code.decode())
             elif code > 0:
                 each.admitted()
-            elif not each.minted:
+            elif not each.minted or code == _ENDED:
                 each.duplicate()
             else:
                 # A freshly minted id that has a row is a collision, and this job would be lost: mint another.

@@ -15,6 +15,16 @@ _MAX_SECONDS = 250_000_000_000
 _MAX_PAYLOAD = 512 << 20
 
 
+def shown(value: object) -> str:
+    """A value as a refusal shows it: never too long, and whatever its repr does."""
+    try:
+        text = repr(value)
+    except Exception:
+        # As of a number with more digits than Python prints.
+        return f"a {type(value).__name__} that cannot be printed"
+    return text if len(text) <= 200 else f"{text[:200]}..."
+
+
 def seconds_to_ms(seconds: float, what: str) -> int:
     """Whole milliseconds of a duration in seconds, rounded up so that nothing runs early.
 
@@ -22,9 +32,9 @@ def seconds_to_ms(seconds: float, what: str) -> int:
       InvalidArgument: when ``seconds`` is not a number from 0 to 250,000,000,000.
     """
     if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise InvalidArgument(f"{what} is a number of seconds, not {seconds!r}")
+        raise InvalidArgument(f"{what} is a number of seconds, not {shown(seconds)}")
     if not 0 <= seconds <= _MAX_SECONDS:
-        raise InvalidArgument(f"{what} is a number of seconds from 0 to {_MAX_SECONDS}, not {seconds!r}")
+        raise InvalidArgument(f"{what} is a number of seconds from 0 to {_MAX_SECONDS}, not {shown(seconds)}")
     # Rounded to the microsecond first: 0.3 * 1000 is a hair above 300, which must not become 301.
     return math.ceil(round(seconds * 1000, 3))
 
@@ -57,7 +67,7 @@ def whole(value: int, what: str, least: int, most: int | None = None) -> int:
     """
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= (EXACT if most is None else most):
         span = f"from {least} up" if most is None else f"from {least} to {most}"
-        raise InvalidArgument(f"{what} is a whole number {span}, not {value!r}")
+        raise InvalidArgument(f"{what} is a whole number {span}, not {shown(value)}")
     # A member of an IntEnum is a whole number too, but not one that goes over the wire.
     return int(value)
 
@@ -80,7 +90,7 @@ def retry_args(retry: Retry) -> tuple[bytes | str | int, ...]:
     delay = seconds_to_ms(retry.delay, "delay")
     limit = -1 if retry.max_retries is None else whole(retry.max_retries, "max_retries", 0)
     if not isinstance(retry.error, str):
-        raise InvalidArgument(f"an error is a text, not {retry.error!r}")
+        raise InvalidArgument(f"an error is a text, not {shown(retry.error)}")
     error = retry.error.encode(errors="backslashreplace")
     if retry.payload is None:
         return delay, limit, error, 1, b""

@@ -21,6 +21,8 @@ from echomq_tasks.errors import InvalidArgument
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _SECOND = timedelta(seconds=1)
+#: As far as cronsim looks.
+_HORIZON = timedelta(days=50 * 366)
 #: Zones change their offset for weeks at least (Morocco's Ramadan), so a look this often misses no change.
 _STRIDE = timedelta(days=5)
 _LONGEST = 1000
@@ -84,7 +86,11 @@ def _zone(tz: str) -> tzinfo:
 def next_run(cron: Cron, after_ms: int) -> int | None:
     """The first occurrence after an instant; None when there is none within cronsim's horizon of 50 years."""
     after = _EPOCH + timedelta(seconds=after_ms // 1000)
-    run = _next_time_of_day(cron, after) if cron.time_of_day else _next_on_the_wall(cron, after)
+    try:
+        run = _next_time_of_day(cron, after) if cron.time_of_day else _next_on_the_wall(cron, after)
+    except OverflowError:
+        # The search has come to the end of datetime.
+        return None
     return None if run is None else (run - _EPOCH) // _SECOND * 1000
 
 
@@ -128,7 +134,8 @@ def _next_time_of_day(cron: Cron, after: datetime) -> datetime | None:
 def _next_on_the_wall(cron: Cron, after: datetime) -> datetime | None:
     """Search stretch by stretch of one offset to UTC each; inside of one, the wall is plain arithmetic."""
     offset = _offset(after, cron.zone)
-    while True:
+    horizon = after + _HORIZON
+    while after < horizon:
         found = next(CronSim(cron.expression, (after + offset).replace(tzinfo=None)), None)
         if found is None:
             return None
@@ -137,6 +144,8 @@ def _next_on_the_wall(cron: Cron, after: datetime) -> datetime | None:
         if change is None:
             return run
         after, offset = change - _SECOND, _offset(change, cron.zone)
+    # Each time that it names falls into an hour that is skipped.
+    return None
 
 
 def _offset(instant: datetime, zone: tzinfo) -> timedelta:

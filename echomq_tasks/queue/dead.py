@@ -9,7 +9,7 @@ from datetime import datetime, timedelta
 from itertools import islice
 
 from echomq_tasks.errors import EchoMQError, Held, InvalidArgument, WrongState
-from echomq_tasks.identity import check_id
+from echomq_tasks.identity import check_id, is_branded
 from echomq_tasks.queue.arguments import payload_bytes, seconds_to_ms, whole
 from echomq_tasks.queue.handle import Handle
 from echomq_tasks.queue.looking import Looking
@@ -88,10 +88,11 @@ class DeadJobs(Looking, Handle):
                     yield job
 
     def _pages(self) -> Iterator[Sequence[str]]:
-        before: str | None = None
-        while ids := self.browse(State.DEAD, count=_PAGE, before=before):
-            before = ids[-1]
-            yield ids
+        before: bytes | str = ""
+        while found := self.run("queue_browse", "dead", _PAGE, before):
+            before = found[-1]
+            # What is no id, as a hand may have left it, is no job that could be read.
+            yield [name for name in map(text, found) if is_branded(name, "JOB")]
 
     def retry_dead(
         self,

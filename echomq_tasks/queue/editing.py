@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from echomq_tasks.errors import InvalidArgument
 from echomq_tasks.identity import check_id
-from echomq_tasks.queue.arguments import payload_bytes, whole
+from echomq_tasks.queue.arguments import EXACT, payload_bytes, shown, whole
 from echomq_tasks.queue.handle import Handle
 from echomq_tasks.queue.model import Cancellation, Verdict
 from echomq_tasks.queue.replies import text
@@ -28,7 +28,9 @@ class Editing(Handle):
           InvalidId, InvalidArgument: before a byte is sent.
         """
         if isinstance(progress, bool) or not isinstance(progress, (int, float, str)):
-            raise InvalidArgument(f"a progress is a number or a text, not {progress!r}")
+            raise InvalidArgument(f"a progress is a number or a text, not {shown(progress)}")
+        if isinstance(progress, int):
+            progress = whole(progress, "a progress", -EXACT, EXACT)
         return self._verb("job_progress", job_id, payload_bytes(str(progress)))
 
     def add_log(self, job_id: str, line: str, *, keep: int | None = None) -> int | None:
@@ -70,7 +72,7 @@ class Editing(Handle):
         Raises:
           InvalidId: when ``job_id`` is not a JOB id.
         """
-        return Cancellation(text(self.run("job_cancel", check_id(job_id, "JOB"))))
+        return Cancellation(text(self.run("job_cancel", check_id(job_id, "JOB"), repeat=False)))
 
     def is_cancelled(self, job_id: str) -> bool:
         """Whether a job that runs was asked to stop.
@@ -94,7 +96,7 @@ class Editing(Handle):
           InvalidId: when ``job_id`` is not a JOB id.
         """
         kept, data = (b"1", b"") if payload is None else (b"0", payload_bytes(payload))
-        return self._verb("job_reprocess", job_id, kept, data)
+        return Verdict(text(self.run("job_reprocess", check_id(job_id, "JOB"), kept, data, repeat=False)))
 
     def _verb(self, script: str, job_id: str, *args: bytes) -> Verdict:
         return Verdict(text(self.scripts.call(script, self.base, (check_id(job_id, "JOB"), *args))))

@@ -10,6 +10,7 @@ from echomq_tasks.errors import EchoMQError, InvalidArgument, ScriptError, Wrong
 from echomq_tasks.identity import check_id
 from echomq_tasks.keyspace import check_queue, queue_key
 from echomq_tasks.queue.admission import Offer, admit_offers, offer
+from echomq_tasks.queue.arguments import shown
 from echomq_tasks.queue.callers import Callers
 from echomq_tasks.queue.handle import Handle
 from echomq_tasks.queue.model import MAX_LEVELS, NewJob
@@ -88,6 +89,10 @@ class _Node:
     def __init__(self, flow: Flow, parent: _Node | None, queue: str) -> None:
         if flow.on_failure not in ("fail_parent", "ignore"):
             raise InvalidArgument(f"on_failure is 'fail_parent' or 'ignore', not {flow.on_failure!r}")
+        if not isinstance(flow.job, NewJob):
+            raise InvalidArgument(f"the job of a Flow is a NewJob, not {shown(flow.job)}")
+        if not isinstance(flow.children, Iterable):
+            raise InvalidArgument(f"the children of a Flow are a list of NewJob and Flow, not {shown(flow.children)}")
         self.job = flow.job
         self.parent = parent
         self.level: int = 1 if parent is None else parent.level + 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from echomq_tasks.errors import InvalidArgument
 from echomq_tasks.identity import check_id, group_id
@@ -59,18 +60,21 @@ class Lane:
     def __repr__(self) -> str:
         return f"<Lane {self.name!r} of {self._queue!r}>"
 
-    def limit(self, count: int | None) -> None:
+    def limit(self, count: int | Literal["auto"] | None) -> None:
         """Let ``count`` of its jobs run at once, on all workers together; jobs that run already are not stopped.
 
         Parameters:
-          count: 1 or more; None removes the ceiling.
+          count: 1 or more; None removes the ceiling. Both hold until you change them, whatever ``group_limit`` jobs
+            bring; with ``"auto"`` those hold again.
 
         Raises:
           InvalidArgument: before a byte is sent.
         """
         if count == 0 and not isinstance(count, bool):
             raise InvalidArgument("a limit of 0 lets nothing through: use pause() for that, or None for no limit")
-        ceiling = b"" if count is None else whole(count, "a limit", 1)
+        ceiling: bytes | int = b"auto"
+        if count != "auto":
+            ceiling = b"" if count is None else whole(count, "a limit", 1)
         self._queue.run("lane_limit", self.group, self._kept, ceiling)
 
     def weight(self, count: int | None) -> None:

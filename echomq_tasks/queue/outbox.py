@@ -16,6 +16,8 @@ _log = logging.getLogger(__name__)
 
 #: So many bytes of outbox are read, and told to parents, in one round trip.
 _BYTES_A_TRIP = 8 << 20
+#: How many entries for queues that cannot be reached one call reads past.
+_MOST_STUCK = 1_000
 
 #: What flow_deliver takes: the parent's id, what became of the child, its id, and its result or error.
 _Fact = tuple[bytes, bytes, bytes, bytes]
@@ -36,7 +38,8 @@ class Outbox(Handle):
         left = whole(limit, "limit", 1, 10_000)
         failures: dict[str, EchoMQError] = {}
         delivered = passed = 0
-        while left > 0:
+        stuck: list[bytes] = []
+        while left > 0 and passed < _MOST_STUCK:
             entries: list[bytes] = self.run("outbox_read", passed, left, _BYTES_A_TRIP)
             by_queue, done = self._read_entries(entries)
             # A queue that fails is not tried twice, and what it is owed does not keep others waiting.
@@ -53,10 +56,15 @@ class Outbox(Handle):
                     done += [entry for entry, _ in by_queue[queue]]
             if done:
                 self.run("outbox_trim", *done)
+            kept = set(entries).difference(done)
+            stuck += [entry for entry in entries if entry in kept]
             passed += len(entries) - len(done)
             if len(entries) < left and sum(map(len, entries)) < _BYTES_A_TRIP:
                 break
             left -= len(done)
+        if passed >= _MOST_STUCK:
+            # Behind the others, or each call would meet these first, and those behind them never.
+            self.run("outbox_defer", *stuck)
         for failure in failures.values():
             raise failure
         return delivered

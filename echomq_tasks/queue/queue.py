@@ -10,7 +10,7 @@ from echomq_tasks.connection import Connection
 from echomq_tasks.errors import InvalidArgument
 from echomq_tasks.identity import check_id
 from echomq_tasks.queue.admission import admit
-from echomq_tasks.queue.arguments import lease_ms, payload_bytes, retry_args, whole
+from echomq_tasks.queue.arguments import lease_ms, payload_bytes, retry_args, shown, whole
 from echomq_tasks.queue.callers import Caller, Callers
 from echomq_tasks.queue.dead import DeadJobs
 from echomq_tasks.queue.editing import Editing
@@ -44,6 +44,14 @@ from echomq_tasks.scripts import Call
 MAX_CLAIM = 1000
 #: The order of a settlement's script in a round trip.
 _SCRIPTS = ("job_complete", "job_retry", "job_release", "job_discard")
+
+
+def _claimed_job(job: Job) -> Job:
+    if not isinstance(job, Job):
+        raise InvalidArgument(f"what a claim answered is settled, a Job, not {shown(job)}")
+    check_id(job.id, "JOB")
+    whole(job.token, "a token", 0)
+    return job
 
 
 class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operating, Lanes, Handle):
@@ -231,8 +239,7 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
                 raise InvalidArgument(
                     f"a settlement is a Complete, a Retry, a Release or a Discard, not {settlement!r}"
                 )
-            job = settlement.job
-            check_id(job.id, "JOB")
+            job = _claimed_job(settlement.job)
             rest: tuple[bytes | str | int, ...] = ()
             if isinstance(settlement, Complete):
                 name, rest = "job_complete", (payload_bytes(settlement.result),)
@@ -251,6 +258,6 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
         """The script call that renews ``jobs``, for callers that send several in one round trip."""
         form = "field" if self.connection.server.hash_field_ttl else "key"
         args: list[bytes | str | int] = [lease_ms(lease), form]
-        for job in jobs:
-            args += (check_id(job.id, "JOB"), job.token)
+        for job in map(_claimed_job, jobs):
+            args += (job.id, job.token)
         return Call("job_extend", self.base, args)

@@ -132,7 +132,8 @@ class Repeats(Handle):
     ) -> bool:
         """Register a repeat; True when it was registered or changed by this call.
 
-        A name that is registered stays as it is, so every process may call this when it starts.
+        A name that is registered stays as it is, so every process may call this when it starts. With ``limit`` the
+        registration goes with its last job: registered again after that, it begins anew.
 
         Parameters:
           name: 1 to 128 of ``A-Z a-z 0-9 . _ -``.

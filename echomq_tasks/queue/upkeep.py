@@ -25,15 +25,15 @@ class Upkeep(Handle):
 
     def promote(self, limit: int = 100) -> int:
         """Bring due scheduled jobs back to where they wait; answers how many. Claims do this by themselves."""
-        return int(self.scripts.call("job_promote", self.base, (whole(limit, "limit", 1),)))
+        return int(self.scripts.call("job_promote", self.base, (whole(limit, "limit", 1, 10_000),)))
 
     def reap(self, limit: int = 100) -> int:
         """Bring jobs whose lease ran out back to where they wait; answers how many."""
-        return int(self.scripts.call("job_reap", self.base, (whole(limit, "limit", 1),)))
+        return int(self.scripts.call("job_reap", self.base, (whole(limit, "limit", 1, 10_000),)))
 
     def sweep_stalled(self, *, max_stalled: int = 3, limit: int = 100) -> Swept:
         """As :meth:`reap`, and count it: a job whose worker died ``max_stalled`` times with it goes to dead."""
-        args = (whole(limit, "limit", 1), whole(max_stalled, "max_stalled", 1))
+        args = (whole(limit, "limit", 1, 10_000), whole(max_stalled, "max_stalled", 1))
         recovered, dead = self.scripts.call("job_sweep", self.base, args)
         return Swept(tuple(text(id) for id in recovered), tuple(text(id) for id in dead))
 

@@ -151,7 +151,7 @@ class FlowModel:
             if fact.child not in parent.processed:
                 parent.unsuccessful.setdefault(fact.child, fact.value)
         else:
-            parent.failed.setdefault(fact.child, fact.value)
+            parent.failed[fact.child] = fact.value
             if parent.state == "awaiting_children":
                 self.bury(parent, f"child {fact.child} failed: {fact.value}")
             return

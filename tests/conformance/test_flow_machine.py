@@ -183,7 +183,10 @@ class FlowMachine(RuleBasedStateMachine):
                 self.model.forget(model, "cancelled")
 
     def _revivable(self) -> list[FlowJob]:
-        return [job for number in range(2) for job in self.model.of(number, "dead")]
+        # A parent whose child was taken away would wait for ever.
+        gone = {"removed", "cancelled"}
+        dead = [job for number in range(2) for job in self.model.of(number, "dead")]
+        return [job for job in dead if not (job.outstanding and gone & set(job.failed.values()))]
 
     @precondition(lambda self: self._revivable())
     @rule(random=DATA, complete=st.booleans())

@@ -50,7 +50,7 @@ class LaneMachine(QueueMachine):
 
     @rule(group=LANE, limit=CEILING)
     def limit_a_lane(self, group: str, limit: int | None) -> None:
-        self.queue.lane(group).limit(limit)
+        self.queue.lane(group).limit("auto" if limit is None else limit)
         if limit is None:
             self.model.limits.pop(group, None)
         else:

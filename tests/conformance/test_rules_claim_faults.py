@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Callable
 
 import pytest
 from conformance.scenarios import A, B, C
@@ -188,6 +189,81 @@ def test_a_limit_set_by_hand_is_not_overruled_by_the_ones_that_jobs_bring(queue:
     queue.enqueue("p", group="acme", group_limit=2)
     queue.enqueue("p", group="acme", group_limit=3)
     assert lane.info().limit == by_hand
+
+
+@pytest.mark.parametrize("by_hand", [1, None])
+def test_a_limit_by_hand_holds_also_when_the_lane_was_idle_and_until_it_is_given_back(
+    queue: Queue, wire: Wire, by_hand: int | None
+) -> None:
+    lane = queue.lane("acme")
+    lane.limit(by_hand)
+    queue.enqueue("p", group="acme", group_limit=3)
+    assert lane.info().limit == by_hand
+    queue.complete(queue.claim().jobs[0])
+    assert [each.name for each in queue.lanes()] == ["acme"]
+    lane.limit("auto")
+    queue.enqueue("p", group="acme", group_limit=3)
+    assert lane.info().limit == 3
+    queue.complete(queue.claim().jobs[0])
+    assert queue.lanes() == []
+
+
+WAYS_OUT: dict[str, Callable[[Queue, Wire], object]] = {
+    "cancelled": lambda queue, wire: queue.cancel(A),
+    "removed": lambda queue, wire: queue.remove(A),
+    "drained": lambda queue, wire: queue.drain("scheduled"),
+    "promoted and done": lambda queue, wire: (wire.come_due(A), queue.complete(queue.claim().jobs[0])),
+}
+
+
+@pytest.mark.parametrize("way", WAYS_OUT)
+def test_a_lane_that_a_job_was_only_scheduled_for_leaves_nothing(queue: Queue, wire: Wire, way: str) -> None:
+    queue.enqueue("p", id=A, group="acme", group_limit=2, delay=60)
+    WAYS_OUT[way](queue, wire)
+    assert queue.lanes() == []
+    assert wire.everything().keys() <= {"wake", "metrics:completed"}
+    assert wire.read("gauto") is None
+
+
+@pytest.mark.parametrize("way", ["retry", "release", "reprocess", "delay"])
+def test_a_job_that_comes_back_brings_its_lanes_name_along(queue: Queue, wire: Wire, way: str) -> None:
+    queue.enqueue("p", id=A, group="acme", delay=60 if way == "delay" else None)
+    if way == "delay":
+        queue.complete(queue.claim().jobs[0]) if queue.enqueue("p", group="acme") else None
+        wire.come_due(A)
+    else:
+        job = queue.claim().jobs[0]
+        if way == "retry":
+            queue.retry(job)
+        elif way == "release":
+            queue.release(job)
+        else:
+            queue.retry(job, max_retries=0)
+            queue.reprocess(A)
+    queue.promote()
+    assert [lane.name for lane in queue.lanes()] == ["acme"]
+
+
+def test_a_moved_job_leaves_its_old_lanes_limit_behind(queue: Queue) -> None:
+    queue.enqueue("p", id=A, group="slow", group_limit=1)
+    queue.lane("fast").move(A)
+    queue.release(queue.claim().jobs[0])
+    (lane,) = queue.lanes()
+    assert (lane.name, lane.limit) == ("fast", None)
+
+
+@pytest.mark.parametrize("how", ["lowered", "emptied"])
+def test_a_turn_that_is_owed_ends_with_its_reason(queue: Queue, wire: Wire, how: str) -> None:
+    queue.lane("acme").weight(1000)
+    queue.enqueue_many([NewJob(payload="p", group=name) for name in ("acme", "other") for _ in range(60)])
+    queue.claim(1)
+    queue.lane("acme").weight(None)
+    if how == "emptied":
+        queue.drain()
+        queue.claim(1)
+        queue.enqueue_many([NewJob(payload="p", group=name) for name in ("acme", "other") for _ in range(60)])
+    served = [job.group for _ in range(20) for job in queue.claim(1)]
+    assert 9 <= served.count(LANE) <= 11
 
 
 def test_a_limit_that_jobs_bring_follows_the_newest_of_them(queue: Queue) -> None:

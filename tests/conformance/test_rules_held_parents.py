@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 from conformance.scenarios import A, B, C, D
@@ -51,6 +52,51 @@ def test_draining_held_parents_goes_up_their_tree(queue: Queue, wire: Wire) -> N
     queue.add_flow(Flow(NewJob(payload="p", id=A), [Flow(NewJob(payload="p", id=B), [NewJob(payload="p", id=C)])]))
     assert queue.drain("awaiting", "pending", "dead") == 3
     assert wire.everything().keys() <= {"wake", "metrics:failed"}
+
+
+def test_draining_held_parents_takes_none_that_another_runtime_has_set_going(
+    queue: Queue, far: Queue, wire: Wire
+) -> None:
+    add(queue, far)
+    wire.do("HSET", f"job:{A}", "state", "pending")
+    wire.do("ZADD", "pending", 0, A)
+    assert len(queue.claim()) == 1
+    assert queue.drain("awaiting") == 0
+    assert queue.state(A) is State.ACTIVE
+
+
+def test_obliterating_a_queue_takes_a_parent_that_was_added_at_the_last_moment(
+    queue: Queue, far: Queue, wire: Wire, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    queue.pause()
+    run = queue.run
+
+    def at_the_last_moment(script: str, *args: Any, **more: Any) -> Any:
+        if script == "queue_obliterate" and args[2] == 1:
+            monkeypatch.setattr(queue, "run", run)
+            add(queue, far)
+        return run(script, *args, **more)
+
+    monkeypatch.setattr(queue, "run", at_the_last_moment)
+    queue.obliterate()
+    assert queue.run is run or wire.everything() == {}
+    assert wire.everything() == {}
+    assert wire.read("flow:parents") is None
+
+
+def test_a_parent_whose_dead_child_was_dropped_is_not_brought_back_to_wait_for_ever(
+    queue: Queue, far: Queue, wire: Wire
+) -> None:
+    add(queue, far)
+    far.retry(far.claim().jobs[0], max_retries=0)
+    far.deliver()
+    assert far.purge_dead() == 1
+    far.deliver()
+    before = wire.dumps()
+    with pytest.raises(WrongState, match=f"its child {B} was removed and cannot come back"):
+        queue.reprocess(A)
+    assert queue.retry_dead() == 0
+    assert wire.dumps() == before
 
 
 def test_a_parent_that_another_runtime_has_set_going_is_not_counted(queue: Queue, far: Queue, wire: Wire) -> None:

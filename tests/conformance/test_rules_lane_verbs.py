@@ -424,14 +424,11 @@ def test_a_lanes_reap_takes_no_more_than_asked_and_looks_past_those_of_others(
         lane.reap(0)
 
 
-@pytest.mark.parametrize("delay", [None, 60.0])
-def test_an_admission_that_changes_a_lanes_limit_leaves_the_ring_as_it_must_be(
-    queue: Queue, wire: Wire, delay: float | None
-) -> None:
+def test_an_admission_that_changes_a_lanes_limit_leaves_the_ring_as_it_must_be(queue: Queue, wire: Wire) -> None:
     queue.enqueue_many([NewJob(payload="p", group="acme", group_limit=1) for _ in range(3)])
     assert len(queue.claim(3)) == 1
     assert wire.ring() == []
-    queue.enqueue("p", group="acme", group_limit=2, delay=delay)
+    queue.enqueue("p", group="acme", group_limit=2)
     assert wire.ring() == [queue.lane("acme").group]
-    queue.enqueue("p", group="acme", group_limit=1, delay=delay)
+    queue.enqueue("p", group="acme", group_limit=1)
     assert wire.ring() == []

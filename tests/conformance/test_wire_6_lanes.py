@@ -223,8 +223,9 @@ def test_a_name_is_its_group_id_on_the_wire(start: Start, queue: Queue, wire: Wi
     start.waiting(B)
     before = wire.everything()
     queue.enqueue("p", id=A, group=name)
+    row = ROW | {"group": group} | ({"group_name": name} if name != group else {})
     changes = {
-        f"job:{A}": ROW | {"group": group}, f"g:{group}:pending": {A: 0}, "ring": [group], "wake": ["1"],
+        f"job:{A}": row, f"g:{group}:pending": {A: 0}, "ring": [group], "wake": ["1"],
         "gnames": {group: name} if name != group else None,
     }  # fmt: skip
     assert wire.everything() == then(before, changes)

@@ -136,6 +136,13 @@ def test_an_unknown_option_is_refused_with_a_hint(broker: EchoMQBroker, option: 
     assert broker.actors == {}
 
 
+@pytest.mark.parametrize("option", ["first_in", "limit"])
+def test_what_only_a_queues_repeat_has_is_refused_without_a_wrong_hint(broker: EchoMQBroker, option: str) -> None:
+    with pytest.raises(ValueError, match=rf"{option}= is of queue\.repeat\(\.\.\.\) only") as refused:
+        actor(every=60, **{option: 1})
+    assert "did you mean" not in str(refused.value)
+
+
 def test_the_option_of_a_middleware_is_known_once_it_is_added(broker: EchoMQBroker) -> None:
     with pytest.raises(ValueError, match="store_results"):
         actor(store_results=True)

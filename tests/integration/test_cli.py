@@ -126,8 +126,18 @@ def test_demo_without_rich_says_in_one_line_what_to_install(tmp_path: Path) -> N
     (tmp_path / "rich.py").write_text("raise ModuleNotFoundError(\"No module named 'rich'\", name='rich')\n")
     ended = echomq("demo", PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
     assert (ended.returncode, ended.stdout) == (1, "")
-    assert 'pip install "echomq_tasks[embedded,cli]"' in ended.stderr
+    assert 'the extra `cli` brings: from a checkout, pip install "/path/to/the/checkout[embedded,cli]"' in ended.stderr
     assert len(ended.stderr.splitlines()) == 1
+
+
+@pytest.mark.parametrize("option", ["--help", "-h"])
+def test_the_help_of_demo_is_shown_without_rich_too(tmp_path: Path, option: str) -> None:
+    (tmp_path / "rich.py").write_text("raise ModuleNotFoundError(\"No module named 'rich'\", name='rich')\n")
+    ended = echomq("demo", option, PYTHONPATH=os.pathsep.join([str(tmp_path), str(ROOT)]))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert ended.stdout.startswith("usage: echomq demo")
+    assert "Index the standard library" in ended.stdout
+    assert 'pip install "/path/to/the/checkout[embedded,cli]"' in ended.stdout
 
 
 def test_info_counts_the_jobs_of_each_queue(
@@ -176,6 +186,8 @@ def test_a_server_that_is_away_is_an_error_in_one_line(capsys: pytest.CaptureFix
     assert captured.out == ""
     assert captured.err.startswith("echomq: ")
     assert len(captured.err.splitlines()) == 1
+    assert "this address is right (--url, or the environment variable EMQ_URL)" in captured.err
+    assert "url=" not in captured.err
 
 
 def test_a_wrong_url_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -95,6 +95,7 @@ CASES: dict[str, Case] = {
     "flow_deliver": Case([PARENT, "done", FLAT, "r", PARENT, "fp", IN_LANE, "boom"], 2, ids=(0, 4)),
     "outbox_read": Case([0, 10, 1000], []),
     "outbox_trim": Case(["entry"], 0),
+    "outbox_defer": Case(["entry"], 0),
     "dead_trim": Case([1, 60_000, 10, ""], [0, ""]),
     "job_promote": Case([10], 1),
     "job_reap": Case([10], 1),

@@ -327,3 +327,11 @@ def test_an_interval_stays_on_its_grid(run: int, every: int, late: int) -> None:
     following = next_on_grid(run, every, now)
     assert (following - run) % every == 0
     assert following - every <= now < following
+
+
+def test_an_expression_that_only_names_skipped_hours_never_occurs_and_says_so() -> None:
+    # The second Sunday of March is when New York skips the hour after two.
+    cron = parse("*/30 2 * 3 SUN#2", NEW_YORK)
+    assert next_run(cron, 1_795_000_000_000) is None
+    with pytest.raises(InvalidArgument, match="does not occur"):
+        next_runs(cron, 1_795_000_000_000)

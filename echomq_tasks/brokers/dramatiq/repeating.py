@@ -9,7 +9,7 @@ from dramatiq import Actor, Message, get_encoder
 from echomq_tasks.brokers.dramatiq.options import repeat_timing, repeats
 from echomq_tasks.brokers.dramatiq.outgoing import group_of, priority_of
 from echomq_tasks.brokers.dramatiq.uniqueness import unique_of
-from echomq_tasks.errors import ScriptError, ServerError, ServerUnavailable
+from echomq_tasks.errors import ConfigError, EchoMQError, ScriptError, ServerError, ServerUnavailable
 from echomq_tasks.queue import Queue
 
 if TYPE_CHECKING:
@@ -23,9 +23,9 @@ def register_repeats(broker: EchoMQBroker, queue: Queue) -> None:
     newer code has changed would have its old time. What is registered already stays, unless the code says another.
 
     Raises:
-      ServerError, ScriptError: when the server could not take one; the call can be repeated.
+      ServerError, ScriptError, ConfigError: when the server could not take one; the call can be repeated.
     """
-    trouble: ServerError | ScriptError | None = None
+    trouble: EchoMQError | None = None
     for actor in list(broker.actors.values()):
         name = actor.actor_name
         # By the actor, not by its name alone: one that is declared anew may say another time.
@@ -36,7 +36,8 @@ def register_repeats(broker: EchoMQBroker, queue: Queue) -> None:
         except ServerUnavailable:
             # The others would wait for the server in vain, too.
             raise
-        except (ServerError, ScriptError) as error:
+        except (ServerError, ScriptError, ConfigError) as error:
+            # Rights, the password, memory: what an operator can mend.
             trouble = error
             continue
         except Exception:

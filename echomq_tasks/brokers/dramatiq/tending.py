@@ -121,6 +121,10 @@ class Tending:
         except EchoMQError as error:
             chore.failed()
             self.logger.warning("Queue %r: %s failed and is tried again: %s", self._queue.name, chore.what, error)
+        except Exception:
+            # Whatever it is, the queue is served all the same.
+            chore.failed()
+            self.logger.exception("Queue %r: %s failed and is tried again.", self._queue.name, chore.what)
 
     def _sweep(self) -> None:
         try:

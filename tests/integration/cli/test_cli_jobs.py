@@ -14,8 +14,10 @@ from wire.handwriting import Wire
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
 from echomq_tasks.connection import Connection
 from echomq_tasks.queue import Queue, State, Unique
+from echomq_tasks.results import result_id
 
 ABSENT = "JOB0KHTOWnGLuC"
+MESSAGE = "0d2c5f0e-5c0f-4f0e-8f43-6f2a4b9a8e11"
 
 
 def backdate(wire: Wire, job: str, *, seconds: int) -> None:
@@ -119,16 +121,50 @@ def test_a_spoilt_result_does_not_hide_the_job(echomq: Shell, queue: Queue, wire
     assert "is no list" in said.err
 
 
-@pytest.mark.parametrize("command", ["job", "cancel", "reprocess", "remove"])
+def test_the_result_of_an_actors_job_is_shown_by_its_messages_id(echomq: Shell, queue: Queue) -> None:
+    for odd in (MESSAGE, "a message, 7\x1b[2J"):
+        queue.enqueue("p")
+        said = echomq("job", queue.name, odd)
+        assert (said.code, said.out) == (1, "")
+        assert "no result is kept for a message" in said.err
+        assert "\x1b" not in said.err
+        queue.store_result(result_id(odd), "[3]")
+        said = echomq("job", queue.name, odd)
+        assert (said.code, said.err) == (0, "")
+        assert "\x1b" not in said.out
+        assert said.out.endswith("result\n  [\n    3\n  ]\n")
+        shown = echomq("job", queue.name, odd, "--json").json
+        assert shown == {"queue": queue.name, "message_id": odd, "result": "[3]"}
+
+
+def test_a_spoilt_result_of_a_message_is_told(echomq: Shell, queue: Queue, wire: Wire) -> None:
+    queue.enqueue("p")
+    wire.do("SET", f"job:{result_id(MESSAGE)}:result", "by hand")
+    said = echomq("job", queue.name, MESSAGE)
+    assert (said.code, said.out) == (1, "")
+    assert "is no list" in said.err
+
+
+def test_a_message_of_a_queue_that_is_not_there_is_told_so(echomq: Shell, queue: Queue) -> None:
+    assert "there is no queue" in echomq("job", queue.name, MESSAGE).err
+
+
+@pytest.mark.parametrize("bad", ["", "JOB", "JOB0KHTOWnGLu", "JOB-1", "a\udcff"])
+def test_what_is_neither_a_job_id_nor_a_messages_is_a_usage_error(echomq: Shell, queue: Queue, bad: str) -> None:
+    said = echomq("job", queue.name, bad)
+    assert (said.code, said.out) == (2, "")
+    assert said.err.startswith("usage: echomq job")
+
+
+@pytest.mark.parametrize("command", ["cancel", "reprocess", "remove"])
 def test_what_is_no_job_id_is_a_usage_error_and_no_job_is_touched(
     echomq: Shell, queue: Queue, wire: Wire, command: str
 ) -> None:
     had = stock(queue)
     before = wire.dumps()
-    bad = "0d2c5f0e-5c0f-4f0e-8f43-6f2a4b9a8e11"
-    said = echomq(command, queue.name, *([] if command == "job" else [had.waiting[0]]), bad)
+    said = echomq(command, queue.name, had.waiting[0], MESSAGE)
     assert (said.code, said.out) == (2, "")
-    assert f"{bad!r} is not a JOB id" in said.err
+    assert f"{MESSAGE!r} is not a JOB id" in said.err
     assert "It looks like a message id" in said.err
     assert wire.dumps() == before
 
@@ -364,6 +400,9 @@ def test_repeats_are_listed_in_order_with_their_next_run_in_local_time(
     assert beat.startswith("beat    ")
     assert beat.endswith("every 1m 30s                   0 of 10")
     assert "0 8 * * MON-FRI Europe/Athens" in report
+    queue.repeat("hourly", "p", cron="0 * * * *")
+    assert "0 * * * * UTC" in "\n".join(echomq("repeats", queue.name).lines)
+    queue.cancel_repeat("hourly")
     (first, second) = queue.repeats()
     assert first.next_run.astimezone().strftime("%Y-%m-%d %H:%M:%S") in beat
     assert second.next_run.astimezone().strftime("%Y-%m-%d %H:%M:%S") in report

@@ -101,7 +101,7 @@ def test_lanes_are_listed_with_their_settings(echomq: Shell, queue: Queue) -> No
     assert said.lines[0].split() == ["name", "depth", "active", "limit", "weight", "paused"]
     acme, zoe = sorted(said.lines[1:], key=lambda line: "Zo" in line)
     assert acme.split() == ["acme", "1", "1", "3", "7", "no"]
-    assert zoe.split() == ["Zoë,", "Ltd.", "1", "0", "-", "1", "yes"]
+    assert zoe.split() == ["Zoë,", "Ltd.", "1", "0", "none", "1", "yes"]
     listed = {lane["name"]: lane for lane in echomq("lanes", queue.name, "--json").json}
     assert listed["acme"] == {
         "name": "acme", "group": group_id("acme"), "depth": 1, "active": 1, "limit": 3, "weight": 7, "paused": False,
@@ -118,7 +118,10 @@ def test_a_lanes_name_cannot_drive_the_terminal_or_break_the_table(echomq: Shell
 def test_a_queue_without_lanes_says_so(echomq: Shell, queue: Queue) -> None:
     queue.enqueue("p")
     said = echomq("lanes", queue.name)
-    assert (said.code, said.lines) == (0, [f"{queue.name} has no lanes: its jobs are sent without group="])
+    assert (said.code, said.lines) == (
+        0,
+        [f"{queue.name}: no lane has a job or a setting now; a job sent with group= opens one"],
+    )
     assert echomq("lanes", queue.name, "--json").json == []
 
 
@@ -144,6 +147,17 @@ def test_a_lane_that_is_not_there_is_told_and_may_be_set_up_all_the_same(echomq:
     said = echomq("lane", queue.name, "acmee", "--limit", "4")
     assert (said.code, said.err) == (0, "")
     assert queue.lane("acmee").info().limit == 4
+
+
+def test_that_a_lane_has_no_limit_may_be_a_setting_and_is_not_told_as_none(echomq: Shell, queue: Queue) -> None:
+    queue.enqueue("p")
+    echomq("lane", queue.name, "acme", "--limit", "none")
+    said = echomq("lane", queue.name, "acme")
+    assert (said.code, said.err) == (0, "")
+    assert echomq("lanes", queue.name).lines[1].split() == ["acme", "0", "0", "none", "1", "no"]
+    echomq("lane", queue.name, "acme", "--limit", "auto")
+    assert "it has no setting" in echomq("lane", queue.name, "acme").err
+    assert "no lane has a job or a setting now" in echomq("lanes", queue.name).out
 
 
 def test_a_lane_is_drained_and_nothing_else(echomq: Shell, queue: Queue) -> None:
