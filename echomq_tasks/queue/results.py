@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import time
-
 import redis
 
 from echomq_tasks.errors import InvalidArgument, ScriptError, ServerUnavailable
@@ -11,7 +9,7 @@ from echomq_tasks.identity import check_id
 from echomq_tasks.keyspace import job_key
 from echomq_tasks.queue.arguments import payload_bytes, seconds_to_ms, whole
 from echomq_tasks.queue.handle import Handle
-from echomq_tasks.queue.waiting import Waiting
+from echomq_tasks.queue.waiting import Waiting, now
 
 #: Seconds for which a result is kept: Dramatiq's own ten minutes.
 RESULT_TTL = 600.0
@@ -70,7 +68,7 @@ class Results(Handle):
             seconds = seconds_to_ms(timeout, "timeout") / 1000
             if not seconds:
                 return self._look(job_id)
-            deadline = time.monotonic() + seconds
+            deadline = now() + seconds
         return Waiting.of(self.connection).wait(key, deadline, lambda: self._look(job_id))
 
     def forget_result(self, job_id: str) -> bool:

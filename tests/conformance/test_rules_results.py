@@ -8,6 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
+from freezegun import freeze_time
 from support.children import in_child
 from support.counting import blocked, commands, connections, nodes
 from support.eventually import eventually
@@ -307,3 +308,8 @@ def test_an_exception_in_the_middle_of_a_wait_does_not_shift_the_next_answer(
             with pytest.raises(KeyboardInterrupt):
                 queue.result(A, timeout=LONG)
         assert queue.result(B, timeout=LONG) == b"of B"
+
+
+def test_a_wait_ends_also_where_a_test_has_stopped_the_clock(queue: Queue) -> None:
+    with freeze_time("2026-01-01"):
+        assert queue.result(A, timeout=0.2) is None
