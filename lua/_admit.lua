@@ -8,7 +8,7 @@ local function admit_begin(whole)
   return {waiting = 0, whole = whole}
 end
 
-local function admit_extras(base, id, group, fields, more)
+local function admit_extras(base, id, fields, more)
   local function field(name, value)
     fields[#fields + 1] = name
     fields[#fields + 1] = value
@@ -78,7 +78,7 @@ local function admit_entry(base, at, call)
     fields[#fields + 1] = 'group'
     fields[#fields + 1] = group
   end
-  if more then admit_extras(base, id, group, fields, more) end
+  if more then admit_extras(base, id, fields, more) end
   redis.call('HSET', row, unpack(fields))
   if held then return 1 end
   if run_at then

@@ -47,6 +47,13 @@ local function flow_completed(base, child, parent, parent_queue, result)
   redis.call('HSET', row .. ':processed', child, result)
 end
 
+-- Put a job among the dead: the row stays, with its error and the time.
+local function flow_bury(base, id, reason, now)
+  redis.call('HSET', base .. 'job:' .. id, 'state', 'dead', 'last_error', reason, 'died', now)
+  redis.call('ZADD', base .. 'dead', 0, id)
+  redis.call('HINCRBY', base .. 'metrics:failed', 'count', 1)
+end
+
 -- A child died. Policy `id` counts it as satisfied; `fp` kills the parent too, level by level (at most 8).
 local function flow_died(base, child, parent, parent_queue, policy, reason, now)
   for _ = 1, 8 do
@@ -70,9 +77,7 @@ local function flow_died(base, child, parent, parent_queue, policy, reason, now)
     redis.pcall('HSET', row .. ':failed', child, reason)
     if fields[1] ~= 'awaiting_children' then return end
     reason = 'child ' .. child .. ' failed: ' .. reason
-    redis.call('HSET', row, 'state', 'dead', 'last_error', reason, 'died', now)
-    redis.call('ZADD', base .. 'dead', 0, parent)
-    redis.call('HINCRBY', base .. 'metrics:failed', 'count', 1)
+    flow_bury(base, parent, reason, now)
     redis.call('ZREM', base .. 'flow:parents', parent)
     child, parent, parent_queue, policy = parent, fields[2], fields[3], fields[4]
   end

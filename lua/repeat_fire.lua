@@ -67,7 +67,6 @@ local function fire(id, name, seen, following, every)
   if fields[5] then
     job[#job + 1] = 'group'
     job[#job + 1] = fields[5]
-    -- The name went with the lane if that was empty since the last run.
   end
   if group_limit then
     job[#job + 1] = 'group_limit'
