@@ -7,7 +7,6 @@ import hashlib
 import importlib.util
 import os
 import platform
-import shutil
 import socket
 import stat
 import subprocess
@@ -228,7 +227,7 @@ def _end_private(place: Place) -> None:
         return  # the directory is gone already
     except TimeoutError:
         return  # another process is starting it; the keeper stops it once this process has ended
-    shutil.rmtree(place.directory, ignore_errors=True)
+    keeper.clear_away(place.directory)
 
 
 def _socket_path(directory: str) -> str:

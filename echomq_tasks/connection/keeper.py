@@ -208,7 +208,17 @@ class Keeper:
                 break
         if start_mark(pid) != mark:
             os.chdir("/")
-            shutil.rmtree(self.directory, ignore_errors=True)
+            clear_away(self.directory)
+
+
+def clear_away(directory: str) -> None:
+    """Remove ``directory`` with all it holds, if it is there."""
+    # Renamed first: a client that reconnects meanwhile would make its lock file anew between the last unlink and the
+    # rmdir, and the directory would stay for good.
+    away = f"{directory}.{os.getpid()}"
+    with contextlib.suppress(OSError):
+        os.rename(directory, away)
+        shutil.rmtree(away, ignore_errors=True)
 
 
 def server_options(path: str, *, appendonly: str) -> list[str]:
