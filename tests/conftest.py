@@ -5,8 +5,8 @@ from __future__ import annotations
 import os
 import secrets
 import threading
-from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Generator, Iterator
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from chaos.crew import App, Record, hiring
@@ -16,6 +16,22 @@ from support.servers import ServerProcess
 
 if TYPE_CHECKING:
     from echomq_tasks.connection import Connection
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_to_serializable() -> Generator[None, Any, Any]:
+    """A test that logs or shows text which is no Unicode must not end the worker process that reports on it."""
+    return _encodable((yield))
+
+
+def _encodable(value: Any) -> Any:
+    if isinstance(value, str):
+        return value.encode("utf-8", "backslashreplace").decode()
+    if isinstance(value, dict):
+        return {key: _encodable(each) for key, each in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_encodable, value))
+    return value
 
 
 @pytest.fixture(scope="session", autouse=True)

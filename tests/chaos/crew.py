@@ -62,6 +62,7 @@ class App:
         self.run = self.actor(body, queue_name)
         self.queue_name = queue_name
         self.workers: list[Worker] = []
+        self._resting = threading.Lock()
 
     def actor(self, body: Callable[..., Any], queue_name: str, name: str = "run") -> Any:
         """Declare an actor; it is retried after some ten milliseconds."""
@@ -81,9 +82,10 @@ class App:
         return worker
 
     def rest(self) -> None:
-        """Stop the workers."""
-        while self.workers:
-            self.workers.pop().stop(timeout=20_000)
+        """Stop the workers; one that another thread is stopping is waited for."""
+        with self._resting:
+            while self.workers:
+                self.workers.pop().stop(timeout=20_000)
 
     def close(self) -> None:
         self.rest()

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import redis
 from support.eventually import eventually
-from support.servers import ServerProcess
+from support.servers import ServerProcess, free_port
 
 from echomq_tasks.connection import Connection, connect
 from echomq_tasks.connection.fence import FENCE_KEY
@@ -28,8 +28,7 @@ def clean(server: ServerProcess) -> ServerProcess:
 
 
 def test_nobody_there_is_server_unavailable_with_the_address_and_no_password() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     with pytest.raises(ServerUnavailable, match=rf"valkey://127\.0\.0\.1:{port}/0.*EMQ_URL") as caught:
         connect(f"valkey://joe:hush@127.0.0.1:{port}")
     assert "hush" not in str(caught.value)

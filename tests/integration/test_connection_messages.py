@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 from support.clusters import ClusterProcess
-from support.servers import ServerProcess
+from support.servers import ServerProcess, free_port
 from test_connection_fence import ScriptedServer, bulk
 
 from echomq_tasks.connection import connect
@@ -29,9 +29,7 @@ def clean(server: ServerProcess) -> ServerProcess:
 @pytest.fixture
 def nobody() -> int:
     """A port that nobody listens on."""
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port: int = listener.getsockname()[1]
-    return port
+    return free_port()
 
 
 @pytest.fixture(scope="module")

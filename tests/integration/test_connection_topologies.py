@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -71,8 +70,7 @@ def test_in_a_cluster_a_connection_of_ones_own_goes_to_the_keys_node(cluster: Cl
 
 @pytest.mark.cluster
 def test_a_cluster_with_one_node_known_by_several_names_needs_only_one_that_answers(cluster: ClusterProcess) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        dead = listener.getsockname()[1]
+    dead = free_port()
     alive = cluster.nodes[1].port
     with connect(f"valkey+cluster://127.0.0.1:{dead},127.0.0.1:{alive}") as connection:
         assert connection.client.set("key", "1")
@@ -141,7 +139,6 @@ def test_sentinel_leads_to_the_master_and_after_a_failover_to_the_next(
 
 
 def test_a_sentinel_that_does_not_know_the_master_is_server_unavailable(clean: ServerProcess, tmp_path: Path) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    port = free_port()
     with pytest.raises(ServerUnavailable, match="led to a master 'main'"):
         connect(f"valkey+sentinel://127.0.0.1:{port}/main")

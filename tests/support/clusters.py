@@ -17,7 +17,8 @@ SLOTS = 16_384
 MASTERS = 3
 #: Milliseconds. Short enough that a killed node is noticed within a test, long enough for a busy machine.
 NODE_TIMEOUT = 5_000
-#: The bus listens 10,000 above the port and must, like it, stay below the range for outgoing connections.
+#: The bus listens 10,000 above the port and must, like it, stay below the range for outgoing connections. No other
+#: server may take a port here, or it could sit on a bus.
 PORTS = range(20_000, 22_000)
 
 
@@ -99,4 +100,6 @@ def _whole(node: ServerProcess) -> bool:
         state["cluster_state"] == "ok"
         and int(state["cluster_slots_ok"]) == SLOTS
         and int(state["cluster_known_nodes"]) == MASTERS
+        # One to each other node and one from it: without, what is published here is not heard there.
+        and len(client.execute_command("CLUSTER LINKS")) == 2 * (MASTERS - 1)
     )

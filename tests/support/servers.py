@@ -8,6 +8,8 @@ import random
 import signal
 import socket
 import subprocess
+import sys
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -19,7 +21,8 @@ from support.eventually import eventually
 
 #: Below every system's range for outgoing connections: a client that keeps knocking at a killed server could else be
 #: given the server's own port as its source and keep it from coming back.
-PORTS = range(20_000, 32_000)
+#: Two thousand below are the nodes of clusters, and two thousand above are their buses.
+PORTS = range(22_000, 30_000)
 PORT_TRIES = 20
 READY_TIMEOUT = 20.0
 STOP_TIMEOUT = 10.0
@@ -40,16 +43,38 @@ def server_binary() -> Path:
     return binary
 
 
+#: The ports that are this process's, each with the socket that keeps it.
+_kept: dict[int, socket.socket] = {}
+
+
 def free_port(ports: range = PORTS) -> int:
-    """Return a loopback port nobody listens on; a race for it is settled by whoever binds it, so retry on failure."""
-    for port in random.sample(ports, 200):
-        with socket.socket() as probe:
-            try:
-                probe.bind(("127.0.0.1", port))
-            except OSError:
-                continue
-            return port
+    """Take a loopback port nobody uses; it stays this process's, listened on or not, until :func:`give_back`.
+
+    Another test process must not have it as long as its server is only killed for a moment, or as long as a test
+    counts on nobody being there. Where the system cannot keep a port, whoever binds it first has it: retry on failure.
+    """
+    for port in random.sample(ports, min(len(ports), 200)):
+        probe = socket.socket()
+        try:
+            probe.bind(("127.0.0.1", port))
+        except OSError:
+            probe.close()
+            continue
+        if sys.platform == "linux":
+            # Bound and never listening: who connects is refused, who looks for a port as above finds it taken, and a
+            # server, which sets the same option, can have it all the same.
+            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+            _kept[port] = probe
+        else:
+            probe.close()
+        return port
     raise RuntimeError(f"no free port between {ports.start} and {ports.stop}")
+
+
+def give_back(port: int) -> None:
+    """Let others have a port of :func:`free_port`."""
+    if (kept := _kept.pop(port, None)) is not None:
+        kept.close()
 
 
 class ServerProcess:
@@ -108,11 +133,15 @@ class ServerProcess:
                 self.wait_ready(port)
             except BaseException as error:
                 self.kill()
+                if not self._port:
+                    give_back(port)
                 taken = "Address already in use" in self.log()
                 if not (isinstance(error, RuntimeError) and taken and attempt + 1 < PORT_TRIES and not self._port):
                     raise
             else:
-                self._port = port
+                if not self._port:
+                    self._port = port
+                    weakref.finalize(self, give_back, port)
                 return
 
     def _spawn(self, port: int) -> None:

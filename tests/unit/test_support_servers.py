@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import socket
@@ -74,6 +75,39 @@ def test_a_taken_port_is_given_up_for_another_on_the_first_start_only(
         monkeypatch.setattr(servers, "free_port", lambda _ports: next(offers))
         with ServerProcess(tmp_path) as server:
             assert server.port != taken
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="a port can be kept for a server on Linux only")
+def test_a_port_is_kept_from_others_until_it_is_given_back() -> None:
+    port = servers.free_port()
+    with pytest.raises(RuntimeError, match="no free port"):
+        servers.free_port(range(port, port + 1))
+    with pytest.raises(ConnectionRefusedError):
+        socket.create_connection(("127.0.0.1", port))
+    socket.create_server(("127.0.0.1", port)).close()
+    with pytest.raises(RuntimeError, match="no free port"):
+        servers.free_port(range(port, port + 1))
+    servers.give_back(port)
+    assert servers.free_port(range(port, port + 1)) == port
+    servers.give_back(port)
+
+
+def test_a_server_gives_its_port_back_when_it_cannot_come_back_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given: list[int] = []
+    give_back = servers.give_back
+    monkeypatch.setattr(servers, "give_back", lambda port: (given.append(port), give_back(port)))
+    server = ServerProcess(tmp_path)
+    server.start()
+    port = server.port
+    server.kill()
+    server.start()
+    server.stop()
+    assert given == []
+    del server
+    gc.collect()
+    assert given == [port]
 
 
 def test_a_server_that_does_not_start_says_why(tmp_path: Path) -> None:

@@ -36,6 +36,8 @@ def make_broker(server: ServerProcess) -> Iterator[Callable[..., EchoMQBroker]]:
     dramatiq.broker.global_broker = before
     for broker in made:
         broker.close()
+        # A test may end with jobs in hand, which else would be renewed while the next one counts commands.
+        broker.leases.stop()
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_a_batch_whose_members_are_all_cancelled_does_not_run(
     broker: EchoMQBroker, make_worker: MakeWorker, finish: Callable[..., None]
 ) -> None:
     calls: list[list[int]] = []
-    index = actor(actor_name="index", batch=100, batch_wait=0.5)(calls.append)
+    index = actor(actor_name="index", batch=100, batch_wait=1.0)(calls.append)
     sent = [index.send(number) for number in range(3)]
     make_worker(broker)
     eventually(gathered(broker, 3))
@@ -86,7 +86,9 @@ def test_a_batch_whose_members_are_all_cancelled_does_not_run(
         message.cancel()
     finish(broker)
     assert calls == []
-    assert (broker.queue("default").counts().dead, broker.leases.holding) == (0, 0)
+    assert broker.queue("default").counts().dead == 0
+    # The server knows of an end a moment earlier than the process that told it.
+    eventually(lambda: broker.leases.holding == 0)
 
 
 @pytest.mark.usefixtures("never_ask")
@@ -96,7 +98,8 @@ def test_what_the_lease_keeper_has_learned_is_enough(
     finish: Callable[..., None],
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    broker = make_broker(lease=0.3)
+    # Renewed soon, and not lost when the machine is busy with something else for a moment.
+    broker = make_broker(lease=1.5)
     calls: list[list[int]] = []
     learned = threading.Event()
     real = CurrentJob.tell_cancelled

@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 import threading
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 
 import dramatiq
@@ -88,7 +89,8 @@ def test_a_job_that_is_done_is_told_once_the_server_takes_it_and_never_run_again
     monkeypatch: pytest.MonkeyPatch,
     error: Exception,
 ) -> None:
-    broker = make_broker(lease=0.6)
+    lease = timedelta(seconds=1.5)
+    broker = make_broker(lease=lease.total_seconds())
     refusals = Refusals(monkeypatch, "settle", error)
     runs: list[int] = []
 
@@ -97,9 +99,19 @@ def test_a_job_that_is_done_is_told_once_the_server_takes_it_and_never_run_again
         runs.append(1)
         refusals.on = True
 
-    work.send()
+    message: Any = work.send()
     make_worker(broker)
-    eventually(lambda: refusals.seen >= 20, 20)
+    eventually(lambda: refusals.seen, 20)
+    queue = broker.queue("default")
+    done = queue.get(message.job_id)
+    assert done is not None
+
+    def outlasted() -> bool:
+        info = queue.get(message.job_id)
+        assert info is not None
+        return refusals.seen >= 20 and info.due >= done.due + lease  # type: ignore[operator]
+
+    eventually(outlasted, 20, "refused for longer than a lease, which was renewed")
     refusals.on = False
     finish(broker)
     assert len(runs) == 1
