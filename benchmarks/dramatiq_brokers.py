@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import json
 import statistics
-import subprocess
-import sys
 import tempfile
 from collections import defaultdict
-from pathlib import Path
+
+from rounds import middle, run
 
 from echomq_tasks import connect
 
-HERE = Path(__file__).parent
 #: Each measure with the brokers it compares; the first is ours.
 PLAN = {
     "enqueue": ("echomq", "redis"),
@@ -30,16 +27,6 @@ PLAN = {
 MORE = {"jobs/s"}
 
 
-def run(measure: str, broker: str, url: str, jobs: int) -> dict[str, float]:
-    """One measurement in a process of its own."""
-    command = [sys.executable, str(HERE / "measures.py"), measure, broker, url, str(jobs)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=600)
-    if done.returncode:
-        sys.exit(f"{measure} with {broker} failed:\n{done.stdout}{done.stderr}")
-    figures: dict[str, float] = json.loads(done.stdout.splitlines()[-1])
-    return figures
-
-
 def row(measure: str, figure: str, results: dict[str, dict[str, list[float]]]) -> list[str]:
     """Lines of the table: one a broker, with the ratio of ours to it."""
     lines = []
@@ -48,7 +35,7 @@ def row(measure: str, figure: str, results: dict[str, dict[str, list[float]]]) -
     for broker in brokers:
         values = results[broker][figure]
         median = statistics.median(values)
-        line = f"{measure:8} {figure:18} {broker:12} {median:12,.2f}  ({min(values):,.2f} to {max(values):,.2f})"
+        line = f"{measure:8} {figure:18} {broker:12} {middle(values)}"
         if broker != brokers[0] and ours and median:
             ratio = ours / median if figure in MORE else median / ours
             line += f"   ours is {ratio:.2f} times better"
@@ -72,7 +59,7 @@ def main() -> None:
             for _ in range(options.rounds):
                 for broker in PLAN[measure]:
                     connection.client.flushall()
-                    for figure, value in run(measure, broker, url, options.jobs).items():
+                    for figure, value in run("measures.py", measure, broker, url, options.jobs).items():
                         results[broker][figure].append(value)
             for figure in results[PLAN[measure][0]]:
                 print("\n".join(row(measure, figure, results)), flush=True)

@@ -1,15 +1,17 @@
-"""Background jobs on Valkey: actors, queues and a Dramatiq broker on the emq: wire."""
+"""Background jobs on Valkey: actors, queues, events and a Dramatiq broker on the emq: wire."""
 
 from __future__ import annotations
 
 from echomq_tasks.actor import actor
 from echomq_tasks.brokers.dramatiq import flow
+from echomq_tasks.bus import Bus
 from echomq_tasks.connection import Connection, connect
 from echomq_tasks.current import current_job
 from echomq_tasks.errors import EchoMQError, JobCancelled
 from echomq_tasks.queue import NewJob, Queue
 
 __all__ = [
+    "Bus",
     "Connection",
     "EchoMQError",
     "JobCancelled",

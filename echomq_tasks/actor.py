@@ -131,6 +131,8 @@ def actor(
 
         And of the actor alone:
 
+        - ``events``: which events of its jobs are announced on the Bus, ``"all"``, a set of names or None, in place of
+          what :class:`~echomq_tasks.middleware.Lifecycle` says.
         - ``every``, seconds, or ``cron``, an expression with ``tz``, its time zone: it runs again and again, once
           whatever the number of workers, and with ``every`` for the first time when one interval has passed;
           ``catch_up``: whether a missed run is made up for (True).
@@ -141,12 +143,18 @@ def actor(
       ValueError: when an option is declared by no middleware or malformed, or the queue name is not allowed.
     """
     target = broker or get_broker()
+    if isinstance(target, EchoMQBroker):
+        target.announce_by_default()
     for name in options:
         if name not in target.actor_options:
             if name in _OF_QUEUES_ONLY:
                 raise ValueError(
                     f"The actor option {name!r} is undefined: {name}= is of queue.repeat(...) only. An actor with "
                     f"every= runs first when one interval has passed, and repeats until it is cancelled."
+                )
+            if name == "events":
+                raise ValueError(
+                    "The actor option 'events' is undefined: add echomq_tasks.middleware.Lifecycle to the broker."
                 )
             nearest = difflib.get_close_matches(name, target.actor_options, n=1)
             hint = f"did you mean {nearest[0]!r}?" if nearest else "add the middleware that declares it to the broker."

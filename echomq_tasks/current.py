@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from echomq_tasks.errors import EchoMQError, JobCancelled, ServerError
-from echomq_tasks.queue import Job, Queue
+from echomq_tasks.queue import Job, Queue, Verdict
 
 #: Seconds for which an answer to "was it cancelled?" stands, so that a tight loop may ask at every step.
 _ASK_AGAIN = 1.0
@@ -47,6 +47,8 @@ class CurrentJob:
         self._has_lost = has_lost
         self._cancelled = False
         self._ask_at = 0.0
+        #: Called with what :meth:`progress` noted, for the signal.
+        self.on_progress: Callable[[str], None] | None = None
 
     @property
     def id(self) -> str:
@@ -107,7 +109,9 @@ class CurrentJob:
           InvalidArgument: when it is neither.
           ServerUnavailable: when the server did not answer.
         """
-        self.queue.update_progress(self.id, progress)
+        verdict = self.queue.update_progress(self.id, progress)
+        if self.on_progress is not None and verdict is Verdict.OK:
+            self.on_progress(str(progress))
 
     def log(self, line: str, *, keep: int | None = 1000) -> None:
         """Add a line to its log, of which the last ``keep`` are kept; None keeps all.

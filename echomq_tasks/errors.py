@@ -15,6 +15,7 @@
     │   └── EmbeddedUnavailable           no embedded server for this platform, or it did not start
     ├── BatchError                        raised by a batch actor: these members failed, the others are done
     ├── JobCancelled                      raised in a job that was asked to stop; let it through
+    ├── UndecodableRecord (ValueError)    a record of a log that its codec cannot read
     ├── ScriptError                       a Lua script failed; names `lua/<file>:<line>`
     └── Refused                           a script refused a transition; nothing was written
         ├── WrongKind     EMQKIND         the id is not a JOB id
@@ -34,7 +35,8 @@ class EchoMQError(Exception):
     """Root of every error raised by echomq_tasks.
 
     Attributes:
-      admitted: when a call that admits several jobs failed half-way, the ids of those that had been admitted before.
+      admitted: when a call that admits several jobs, or appends several records, failed half-way, the ids of those that
+        are in.
     """
 
     admitted: tuple[str, ...] = ()
@@ -118,6 +120,10 @@ class JobCancelled(EchoMQError):
 
     An actor may raise it by itself too, to end its job without a retry and without leaving it among the dead.
     """
+
+
+class UndecodableRecord(EchoMQError, ValueError):
+    """A record of a log that its codec cannot read; its fields are there as they were written."""
 
 
 class ScriptError(EchoMQError):

@@ -24,6 +24,7 @@ QUEUE_KEYS: Final = frozenset(
         "base", "pending", "active", "schedule", "dead", "ring", "paused", "glimit", "gactive", "gweight", "gnames",
         "wake", "meta", "limiter", "metrics:completed", "metrics:failed", "metrics:completed:data",
         "metrics:failed:data", "repeat", "flow:outbox", "flow:parents", "gauto", "events", "replies",
+        "retention",
     }
 )  # fmt: skip
 #: The keys a job has beside its row.

@@ -2,10 +2,11 @@
 -- "in", unix ms for "at"), priority, group ("" = flat), and "" or a JSON object of what few jobs have: `name` of the
 -- group, its `limit`; `dedup`, `unique`, `ttl` ms; `parent`, `parent_queue`, `policy`; `children`, their number.
 
--- What admissions of one call have in common: how many wait, and the schedule's head as they change it; and whether it is
--- a whole flow that is known to be new.
-local function admit_begin(whole)
-  return {waiting = 0, whole = whole}
+-- What admissions of one call have in common, beside what it announces: how many wait, the schedule's head as they
+-- change it, and whether it is a whole flow that is known to be new.
+local function admit_begin(call, whole)
+  call.waiting, call.whole = 0, whole
+  return call
 end
 
 local function admit_extras(base, id, fields, more)
@@ -53,15 +54,14 @@ local function admit_entry(base, at, call)
     return row_read(row, 'payload')[1] == payload and 0 or -1
   end
   if more and more.parent and not more.parent_queue and not call.whole and admit_ended(base, more.parent, id) then return -2 end
-  if mode ~= 'now' and not call.now then
+  if mode ~= 'now' and not call.earliest then
     -- Read when the first job for later needs them: most admissions are for now.
-    call.now = clock_ms()
     call.earliest = tonumber(redis.call('ZRANGE', base .. 'schedule', 0, 0, 'WITHSCORES')[2]) or math.huge
   end
-  local run_at = mode ~= 'now' and tonumber(ARGV[at + 3]) + (mode == 'in' and call.now or 0)
+  local run_at = mode ~= 'now' and tonumber(ARGV[at + 3]) + (mode == 'in' and event_now(call) or 0)
   if more and more.dedup then
     -- The time that it waits for its run-at is not part of the time that it may take.
-    local wait = more.unique ~= 'window' and run_at and math.max(run_at - call.now, 0) or 0
+    local wait = more.unique ~= 'window' and run_at and math.max(run_at - event_now(call), 0) or 0
     local holder = unique_take(base, id, more.dedup, more.unique, string.format('%.0f', more.ttl + wait))
     if holder then return holder end
   end
@@ -80,14 +80,20 @@ local function admit_entry(base, at, call)
   end
   if more then admit_extras(base, id, fields, more) end
   redis.call('HSET', row, unpack(fields))
-  if held then return 1 end
+  if held then
+    event_job(base, call, 'enqueued', id, payload, 0)
+    return 1
+  end
   if run_at then
     redis.call('ZADD', base .. 'schedule', run_at, id)
     if run_at < call.earliest then call.earliest, call.earlier = run_at, true end
+    local delay = string.format('%.0f', math.max(run_at - event_now(call), 0))
+    event_job(base, call, 'scheduled', id, payload, 0, ',"delay_ms":"' .. delay .. '"')
     return 2
   end
   place_waiting(base, id, group, priority, more and more.limit, more and more.name)
   call.waiting = call.waiting + 1
+  event_job(base, call, 'enqueued', id, payload, 0)
   return 1
 end
 

@@ -48,14 +48,14 @@ local function flow_completed(base, child, parent, parent_queue, result)
 end
 
 -- Put a job among the dead: the row stays, with its error and the time.
-local function flow_bury(base, id, reason, now)
-  redis.call('HSET', base .. 'job:' .. id, 'state', 'dead', 'last_error', reason, 'died', now)
+local function flow_bury(base, id, reason, call)
+  redis.call('HSET', base .. 'job:' .. id, 'state', 'dead', 'last_error', reason, 'died', event_now(call))
   redis.call('ZADD', base .. 'dead', 0, id)
   redis.call('HINCRBY', base .. 'metrics:failed', 'count', 1)
 end
 
 -- A child died. Policy `id` counts it as satisfied; `fp` kills the parent too, level by level (at most 8).
-local function flow_died(base, child, parent, parent_queue, policy, reason, now)
+local function flow_died(base, child, parent, parent_queue, policy, reason, call)
   for _ = 1, 8 do
     if not parent then return end
     policy = policy or 'fp'
@@ -77,7 +77,8 @@ local function flow_died(base, child, parent, parent_queue, policy, reason, now)
     redis.pcall('HSET', row .. ':failed', child, reason)
     if fields[1] ~= 'awaiting_children' then return end
     reason = 'child ' .. child .. ' failed: ' .. reason
-    flow_bury(base, parent, reason, now)
+    flow_bury(base, parent, reason, call)
+    event_row(base, call, 'failed', parent, ',"message":' .. event_quote(string.sub(reason, 1, 1000)))
     redis.call('ZREM', base .. 'flow:parents', parent)
     child, parent, parent_queue, policy = parent, fields[2], fields[3], fields[4]
   end

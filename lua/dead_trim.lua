@@ -1,25 +1,29 @@
 #!lua flags=allow-oom
 -- Keep the dead within bounds: the oldest go when there are too many, and those that have been dead for too long.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: most dead jobs to keep (0 = any number), ms for which they are kept (0 = for ever), most jobs to look at in this call, the id to go on behind ("" = from the oldest)
+-- ARGV: most dead jobs to keep (0 = any number), ms for which they are kept (0 = for ever), most jobs to look at in this call, the id to go on behind ("" = from the oldest); last the caller's wishes (see _event)
 -- RETURNS: {dropped, the id to go on behind or "" when all are within bounds}
 -- ERRORS: none
--- WRITES: dead, rows and their side keys, row.died, de:<dedup id>
+-- WRITES: dead, rows and their side keys, row.died, de:<dedup id>; announces
 -- COST: O(log n) a job looked at
 -- @include _row
 -- @include _clock
+-- @include _log
+-- @include _event
 -- @include _wake
 -- @include _lane
 -- @include _unique
 -- @include _place
 -- @include _flow
 -- @include _forget
+local call = event_begin()
 local base, most, keep, limit = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), tonumber(ARGV[3])
-local now, dropped = clock_ms(), 0
+local now, dropped = event_now(call), 0
 
 local function drop(id)
   redis.call('ZREM', base .. 'dead', id)
-  forget_job(base, id, 'dropped', now)
+  event_row(base, call, 'removed', id, ',"message":"dropped"')
+  forget_job(base, id, 'dropped', call)
   dropped = dropped + 1
 end
 

@@ -1,13 +1,15 @@
 #!lua
 -- Admit a whole flow of one queue: the parents are held, and the jobs without children wait. All or nothing.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: caller, nonce, then per job, the root first, an entry as job_enqueue takes
+-- ARGV: caller, nonce, then per job, the root first, an entry as job_enqueue takes; last the caller's wishes (see _event)
 -- RETURNS: 1 added, 0 the root is there already with the same payload, else the first id that is there already
 -- ERRORS: EMQKIND
--- WRITES: as job_enqueue
+-- WRITES: as job_enqueue; announces
 -- COST: O(log n) a job
 -- @include _row
 -- @include _clock
+-- @include _log
+-- @include _event
 -- @include _settle
 -- @include _wake
 -- @include _lane
@@ -15,6 +17,7 @@
 -- @include _place
 -- @include _admit
 -- @include _mark
+local wishes = event_begin()
 local refusal = settle_kinds(3, 7)
 if refusal then return refusal end
 
@@ -33,7 +36,7 @@ for i = 3, #ARGV, 7 do
   end
 end
 if verdict == 1 then
-  local call = admit_begin(true)
+  local call = admit_begin(wishes, true)
   for i = 3, #ARGV, 7 do admit_entry(base, i, call) end
   admit_end(base, call)
 end

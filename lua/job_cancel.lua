@@ -1,13 +1,15 @@
 #!lua flags=allow-oom
 -- Cancel a job: one that waits is removed; one that runs is asked to stop, and will not be run again if it does not.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: id
+-- ARGV: id; last the caller's wishes (see _event)
 -- RETURNS: "removed", "requested", "ended" (it is dead) or "gone"
 -- ERRORS: EMQKIND
--- WRITES: row.cancel | pending | g:<group>:pending, ring | schedule; row and its side keys; de:<dedup id>; flow: the parent's keys or flow:outbox
+-- WRITES: row.cancel | pending | g:<group>:pending, ring | schedule; row and its side keys; de:<dedup id>; flow: the parent's keys or flow:outbox; announces
 -- COST: O(log n)
 -- @include _row
 -- @include _clock
+-- @include _log
+-- @include _event
 -- @include _settle
 -- @include _wake
 -- @include _lane
@@ -15,6 +17,7 @@
 -- @include _place
 -- @include _flow
 -- @include _forget
+local call = event_begin()
 local refusal = settle_kinds(1, 1)
 if refusal then return refusal end
 
@@ -28,5 +31,6 @@ if redis.call('ZSCORE', base .. 'active', id) then
   return 'requested'
 end
 place_withdraw(base, id, 'waiting', fields[2])
-forget_job(base, id, 'cancelled', clock_ms())
+event_row(base, call, 'cancelled', id)
+forget_job(base, id, 'cancelled', call)
 return 'removed'

@@ -1,13 +1,15 @@
 #!lua flags=allow-oom
 -- Claim up to n waiting jobs, flat and ring in turn, under the queue's pause, rate and concurrency ceilings.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: n, lease ms, lock form ("field" | "key"), caller, nonce
+-- ARGV: n, lease ms, lock form ("field" | "key"), caller, nonce; last the caller's wishes (see _event)
 -- RETURNS: {ms until this queue is worth another look or -1, chores (1 repeats are due + 2 the outbox holds something), {id, payload, token, group or "", failures, stalled, 1 for a flow child}, ...}
 -- ERRORS: none
--- WRITES: replies; schedule (due jobs are promoted first), pending, g:*:pending, ring, gactive, row, active, limiter, wake, meta.turn, meta.share; de:<dedup id>; cancelled jobs go, as in job_cancel
+-- WRITES: replies; schedule (due jobs are promoted first), pending, g:*:pending, ring, gactive, row, active, limiter, wake, meta.turn, meta.share; de:<dedup id>; cancelled jobs go, as in job_cancel; announces
 -- COST: O(n log m)
 -- @include _row
 -- @include _clock
+-- @include _log
+-- @include _event
 -- @include _wake
 -- @include _lane
 -- @include _unique
@@ -17,8 +19,9 @@
 -- @include _forget
 -- @include _lock
 -- @include _mark
+local call = event_begin()
 local base, n, lease, as_field = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == 'field'
-local now = clock_ms()
+local now = event_now(call)
 local claimed, leases, taken = {}, {}, {}
 local held = 0
 local dropped = 0
@@ -135,7 +138,8 @@ local function claim(id, group)
   if not fields[4] then return false end
   if fields[8] then
     -- It was asked to stop while it ran, and came back when its worker died or gave it up.
-    forget_job(base, id, 'cancelled', now)
+    event_job(base, call, 'cancelled', id, fields[1], fields[5])
+    forget_job(base, id, 'cancelled', call)
     dropped = dropped + 1
     return false
   end
@@ -143,6 +147,7 @@ local function claim(id, group)
   local token = row_count(fields[5]) + 1
   lock_claim(row, token, lease, as_field)
   take(id, token, fields, group)
+  event_job(base, call, 'started', id, fields[1], token)
   return true
 end
 

@@ -1,13 +1,15 @@
 #!lua flags=allow-oom
 -- End claimed jobs that will not be done, as cancelled ones: each row goes, and its parent learns that it failed.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: per job id, token, reason
+-- ARGV: per job id, token, reason; last the caller's wishes (see _event)
 -- RETURNS: per job "ok", "gone" or "stale"
 -- ERRORS: EMQKIND
--- WRITES: active, gactive, ring, wake, row and its side keys, de:<dedup id>; flow: the parent's keys or flow:outbox
+-- WRITES: active, gactive, ring, wake, row and its side keys, de:<dedup id>; flow: the parent's keys or flow:outbox; announces
 -- COST: O(log n) a job
 -- @include _row
 -- @include _clock
+-- @include _log
+-- @include _event
 -- @include _settle
 -- @include _wake
 -- @include _lane
@@ -15,10 +17,11 @@
 -- @include _place
 -- @include _flow
 -- @include _forget
+local call = event_begin()
 local refusal = settle_kinds(1, 3)
 if refusal then return refusal end
 
-local base, now = KEYS[1], clock_ms()
+local base = KEYS[1]
 local verdicts, freed = {}, 0
 for i = 1, #ARGV, 3 do
   local id = ARGV[i]
@@ -28,7 +31,8 @@ for i = 1, #ARGV, 3 do
     verdict = 'ok'
     freed = freed + 1
     place_withdraw(base, id, fields[2], fields[3])
-    forget_job(base, id, ARGV[i + 2], now)
+    event_end(base, call, 'cancelled', id, call.texts[(i + 2) / 3], ARGV[i + 1])
+    forget_job(base, id, ARGV[i + 2], call)
   end
   verdicts[#verdicts + 1] = verdict
 end

@@ -1,17 +1,21 @@
 #!lua flags=allow-oom
 -- Give a dead job another life: it waits again, for its turn or for its children, without its error and its failures.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: id, keep ("1") or replace ("0") the payload, payload
+-- ARGV: id, keep ("1") or replace ("0") the payload, payload; last the caller's wishes (see _event)
 -- RETURNS: "ok" or "gone"
 -- ERRORS: EMQKIND, EMQSTATE
--- WRITES: dead, row (state, payload; last_error, failures, stalled, died, cancel go), pending | g:<group>:pending, ring, wake | row:failed, flow:parents; de:<dedup id>
+-- WRITES: dead, row (state, payload; last_error, failures, stalled, died, cancel go), pending | g:<group>:pending, ring, wake | row:failed, flow:parents; de:<dedup id>; announces
 -- COST: O(log n)
 -- @include _row
+-- @include _clock
+-- @include _log
+-- @include _event
 -- @include _settle
 -- @include _wake
 -- @include _lane
 -- @include _unique
 -- @include _place
+local call = event_begin()
 local refusal = settle_kinds(1, 3)
 if refusal then return refusal end
 
@@ -55,4 +59,7 @@ else
   place_waiting(base, id, fields[2], fields[3], fields[4], fields[5])
   wake(base, 1)
 end
+-- Who announces what a hand does, announces this too.
+if event_wanted(call, 'hand') then call.names = call.names .. 'enqueued ' end
+event_row(base, call, 'enqueued', id)
 return 'ok'

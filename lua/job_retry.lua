@@ -1,13 +1,15 @@
 #!lua flags=allow-oom
 -- Record failures of claimed jobs: each is scheduled again after its delay, or buried when its retries are used up.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: per job id, token, delay ms, max retries (-1 = no limit, 0 = bury now), error, keep ("1") or replace ("0") the payload, payload
+-- ARGV: per job id, token, delay ms, max retries (-1 = no limit, 0 = bury now), error, keep ("1") or replace ("0") the payload, payload; last the caller's wishes (see _event)
 -- RETURNS: per job "scheduled", "dead", "cancelled" (it was asked to stop while it ran, and is gone) or "stale" (also when the row is gone)
 -- ERRORS: EMQKIND
--- WRITES: active, gactive, ring, wake, row (state, failures, last_error, settled, payload); schedule | dead, metrics:failed, de:<dedup id>, flow keys | all that is kept of the job
+-- WRITES: active, gactive, ring, wake, row (state, failures, last_error, settled, payload); schedule | dead, metrics:failed, de:<dedup id>, flow keys | all that is kept of the job; announces
 -- COST: O(log n) a job
 -- @include _row
 -- @include _clock
+-- @include _log
+-- @include _event
 -- @include _settle
 -- @include _wake
 -- @include _lane
@@ -16,14 +18,15 @@
 -- @include _flow
 -- @include _forget
 -- @include _dead
+local call = event_begin()
 local refusal = settle_kinds(1, 7)
 if refusal then return refusal end
 
 local base = KEYS[1]
-local now = clock_ms()
+local now = event_now(call)
 local verdicts, freed = {}, 0
 for i = 1, #ARGV, 7 do
-  local id, row = ARGV[i], base .. 'job:' .. ARGV[i]
+  local id, row, text = ARGV[i], base .. 'job:' .. ARGV[i], call.texts[(i + 6) / 7]
   local fields = row_read(row, 'attempts', 'state', 'group', 'settled', 'failures', 'cancel', 'unique')
   -- Where a completion finds its job gone, and does no harm, a failure is refused: the wire's answer to both is stale.
   local verdict = settle_verdict(fields[1], ARGV[i + 1]) and 'stale'
@@ -36,7 +39,8 @@ for i = 1, #ARGV, 7 do
     freed = freed + 1
     if fields[6] then
       verdict = 'cancelled'
-      forget_job(base, id, 'cancelled', now)
+      event_end(base, call, 'cancelled', id, text, ARGV[i + 1])
+      forget_job(base, id, 'cancelled', call)
     end
   end
   if not verdict then
@@ -53,9 +57,11 @@ for i = 1, #ARGV, 7 do
       redis.call('ZADD', base .. 'schedule', run_at, id)
       if fields[7] == 'start' then unique_retake(base, id) end
       if not first[2] or run_at < tonumber(first[2]) then wake(base, 1) end
+      event_end(base, call, 'retried', id, (text or '') .. ',"delay_ms":"' .. ARGV[i + 2] .. '"', ARGV[i + 1])
     else
       verdict = 'dead'
-      dead_bury(base, id, ARGV[i + 4], now)
+      event_end(base, call, 'failed', id, text, ARGV[i + 1])
+      dead_bury(base, id, ARGV[i + 4], call)
     end
   end
   verdicts[#verdicts + 1] = verdict

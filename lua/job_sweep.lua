@@ -1,13 +1,15 @@
 #!lua flags=allow-oom
 -- Reap with a count: a job whose worker died with it `max_stalled` times is buried instead of killing the next one.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: most jobs to sweep in this call, max stalled (a job at this count is buried)
+-- ARGV: most jobs to sweep in this call, max stalled (a job at this count is buried); last the caller's wishes (see _event)
 -- RETURNS: {recovered ids, buried ids}
 -- ERRORS: none
--- WRITES: as job_reap, and row.stalled, flow:parents; dead, row.last_error, row.died, metrics:failed, de:<dedup id>, flow keys
+-- WRITES: as job_reap, and row.stalled, flow:parents; dead, row.last_error, row.died, metrics:failed, de:<dedup id>, flow keys; announces
 -- COST: O(log n) a job; O(active) when the row of one was deleted by hand
 -- @include _row
 -- @include _clock
+-- @include _log
+-- @include _event
 -- @include _wake
 -- @include _lane
 -- @include _unique
@@ -15,8 +17,9 @@
 -- @include _flow
 -- @include _forget
 -- @include _dead
+local call = event_begin()
 local base, max_stalled = KEYS[1], tonumber(ARGV[2])
-local recovered, buried, now, recount = {}, {}, clock_ms(), false
+local recovered, buried, now, recount = {}, {}, event_now(call), false
 for _, id in ipairs(place_expired(base, now, tonumber(ARGV[1]))) do
   local row = base .. 'job:' .. id
   local fields = row_read(row, 'state', 'group', 'stalled', 'cancel')
@@ -29,14 +32,17 @@ for _, id in ipairs(place_expired(base, now, tonumber(ARGV[1]))) do
     if stalled >= max_stalled then
       place_withdraw(base, id, fields[1], fields[2])
       if fields[4] then
-        forget_job(base, id, 'cancelled', now)
+        event_row(base, call, 'cancelled', id)
+        forget_job(base, id, 'cancelled', call)
         wake_room(base, 1)
       else
         place_unlock(row)
-        dead_bury(base, id, 'stalled', now)
+        event_row(base, call, 'failed', id, ',"error":"stalled"')
+        dead_bury(base, id, 'stalled', call)
         buried[#buried + 1] = id
       end
     else
+      event_row(base, call, 'stalled', id)
       place_back(base, id)
       recovered[#recovered + 1] = id
     end

@@ -1,12 +1,15 @@
 #!lua flags=allow-oom
 -- Destroy keys of a paused queue, a bounded number of jobs a call; the caller finds the keys, and finishes in the end.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: active jobs too ("1") or refuse ("0"), most jobs to destroy in this call, finish ("1" | "0"), then suffixes of keys, each behind the base
+-- ARGV: active jobs too ("1") or refuse ("0"), most jobs to destroy in this call, finish ("1" | "0"), then suffixes of keys, each behind the base; last the caller's wishes (see _event)
 -- RETURNS: {jobs destroyed, the place of the first suffix that is not done, or 0 when all is done}
 -- ERRORS: EMQSTATE
 -- WRITES: every key of the queue; the pause itself goes with the last one
 -- COST: O(log n) a job
 -- @include _row
+-- @include _clock
+-- @include _log
+-- @include _event
 -- @include _groups
 -- @include _wake
 -- @include _lane
@@ -14,6 +17,7 @@
 -- @include _place
 -- @include _flow
 -- @include _forget
+local call = event_begin()
 local base, left, finish = KEYS[1], tonumber(ARGV[2]), ARGV[3] == '1'
 local destroyed = 0
 

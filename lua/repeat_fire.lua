@@ -1,19 +1,22 @@
 #!lua
 -- Fire due repeats: each that still stands where it was seen admits one job and moves on to its next run.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: caller, nonce, then per repeat a fresh job id, name, the score it was seen at, its next score, its new every_ms ("" = as it is)
+-- ARGV: caller, nonce, then per repeat a fresh job id, name, the score it was seen at, its next score, its new every_ms ("" = as it is); last the caller's wishes (see _event)
 -- RETURNS: per repeat 1 fired, 0 another worker did or it is not due, -1 cancelled meanwhile or at its limit, -2 the job id has a row, -3 left out, as another job holds its unique key
 -- ERRORS: EMQKIND
--- WRITES: replies; repeat, repeat:<name>; de:<dedup id>; row, pending | g:<group>:pending, ring, gnames, glimit, gauto; wake
+-- WRITES: replies; repeat, repeat:<name>; de:<dedup id>; row, pending | g:<group>:pending, ring, gnames, glimit, gauto; wake; announces
 -- COST: O(log n) a repeat
 -- @include _row
 -- @include _clock
+-- @include _log
+-- @include _event
 -- @include _settle
 -- @include _wake
 -- @include _lane
 -- @include _unique
 -- @include _place
 -- @include _mark
+local call = event_begin()
 local refusal = settle_kinds(3, 5)
 if refusal then return refusal end
 
@@ -26,7 +29,7 @@ if answered then
   return answered
 end
 
-local now = clock_ms()
+local now = event_now(call)
 local verdicts, waiting = {}, 0
 
 local function forget(name, key)
@@ -83,6 +86,7 @@ local function fire(id, name, seen, following, every)
   redis.call('HSET', row, unpack(job))
   place_waiting(base, id, fields[5], fields[4], group_limit, group_name)
   waiting = waiting + 1
+  event_job(base, call, 'enqueued', id, fields[1], 0, ',"repeat":' .. event_quote(name))
   if limit > 0 and fired + 1 >= limit then
     forget(name, key)
   else

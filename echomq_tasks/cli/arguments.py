@@ -63,7 +63,7 @@ def add_asking(command: argparse.ArgumentParser) -> None:
 
 def queue_name(text: str) -> str:
     """A queue's name."""
-    return _gated(lambda: check_queue(text))
+    return gated(lambda: check_queue(text))
 
 
 def job_id(text: str) -> str:
@@ -80,19 +80,19 @@ def job_or_message_id(text: str) -> str:
     """A JOB id, or what may be a message's id: any other text that is not meant to be a JOB id."""
     if not text or text.startswith("JOB"):
         return job_id(text)
-    _gated(lambda: result_id(text))
+    gated(lambda: result_id(text))
     return text
 
 
 def lane_name(text: str) -> str:
     """A group's name or branded id."""
-    _gated(lambda: group_id(text))
+    gated(lambda: group_id(text))
     return text
 
 
 def repeat_name(text: str) -> str:
     """The name of a repeat."""
-    _gated(lambda: repeat_key("any", text).decode())
+    gated(lambda: repeat_key("any", text).decode())
     return text
 
 
@@ -109,7 +109,7 @@ def duration(text: str) -> float:
     if matched is None:
         raise argparse.ArgumentTypeError(f"a duration is as 90 (seconds), 10m, 2h or 7d, not {text!r}")
     seconds = float(matched[1]) * _SECONDS[matched[2]]
-    _gated(lambda: str(seconds_to_ms(seconds, "a duration")))
+    gated(lambda: str(seconds_to_ms(seconds, "a duration")))
     return seconds
 
 
@@ -154,7 +154,8 @@ def _whole(text: str, most: int, other: str) -> int:
     return number
 
 
-def _gated(check: Callable[[], str]) -> str:
+def gated(check: Callable[[], str]) -> str:
+    """What a check of the library answers; what it raises, as argparse shows it."""
     try:
         return check()
     except (InvalidArgument, InvalidId, InvalidName) as error:

@@ -9,13 +9,27 @@ import sys
 from collections.abc import Mapping, Sequence
 
 from echomq_tasks import __version__
-from echomq_tasks.cli import dead, demo, destroying, info, jobs, lanes, metrics, pausing, repeats, worker
+from echomq_tasks.cli import (
+    dead,
+    demo,
+    destroying,
+    events,
+    info,
+    jobs,
+    lanes,
+    listen,
+    metrics,
+    pausing,
+    repeats,
+    worker,
+)
+from echomq_tasks.cli.terminal import advice, note
 from echomq_tasks.errors import EchoMQError
 
 #: The commands, under what one wants to do.
 GROUPS: Mapping[str, Sequence[str]] = {
-    "running": ("demo", "worker"),
-    "looking": ("info", "counts", "metrics", "job", "dead", "lanes", "repeats"),
+    "running": ("demo", "worker", "listen"),
+    "looking": ("info", "counts", "metrics", "events", "job", "dead", "lanes", "repeats"),
     "operating a queue": ("pause", "resume", "limits", "lane", "drain", "obliterate"),
     "operating on jobs": ("cancel", "reprocess", "remove"),
 }
@@ -48,7 +62,7 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(
         title="commands", metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="echomq"
     )
-    for family in (demo, worker, info, metrics, jobs, dead, lanes, repeats, pausing, destroying):
+    for family in (demo, worker, listen, info, metrics, events, jobs, dead, lanes, repeats, pausing, destroying):
         family.add(commands)
     lines = ["Background jobs on Valkey."]
     for group, names in GROUPS.items():
@@ -81,8 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         sys.stdout.flush()
         return code
     except EchoMQError as error:
-        # What the library advises to its callers is another thing at a prompt.
-        print(f"echomq: {str(error).replace('url=, host= and port=', '--url')}", file=sys.stderr)
+        note(advice(error))
         return 1
     except KeyboardInterrupt:
         return 130

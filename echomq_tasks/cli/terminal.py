@@ -12,6 +12,8 @@ from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any
 
+from echomq_tasks.errors import EchoMQError
+
 #: How many rows decide how wide the columns of a table are; the others are printed as they come.
 _LOOK_AHEAD = 200
 _LEAST_WIDTH = 8
@@ -132,6 +134,11 @@ def print_json_list(values: Iterable[Any]) -> None:
 def note(text: str) -> None:
     """Tell a person something beside the data that is printed."""
     print(f"echomq: {text}", file=sys.stderr)
+
+
+def advice(error: EchoMQError) -> str:
+    """What an error says at a prompt: what the library advises to its callers is another thing there."""
+    return str(error).replace("url=, host= and port=", "--url")
 
 
 def for_how_long(seconds: float) -> str:

@@ -3,17 +3,14 @@
 from __future__ import annotations
 
 import argparse
-import difflib
 import os
-import pkgutil
 import sys
-from collections.abc import Sequence
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
 from dramatiq import cli as dramatiq_cli
 
 from echomq_tasks.cli.arguments import add_command
+from echomq_tasks.cli.modules import missing_module
 from echomq_tasks.config import Config
 
 if TYPE_CHECKING:
@@ -87,7 +84,7 @@ def run(options: argparse.Namespace) -> int:
     """
     # Both are checked here: found by the worker processes, each of them would fail, with a traceback.
     for name in (options.broker, *options.modules):
-        if problem := _missing(name, options.path):
+        if problem := missing_module(name, options.path):
             print(f"echomq: {problem}", file=sys.stderr)
             return 2
     if options.url is not None:
@@ -106,40 +103,3 @@ def run(options: argparse.Namespace) -> int:
     # On SIGHUP Dramatiq executes sys.argv again, and a module run with `python -m` is no program.
     sys.argv[:1] = [sys.executable, "-m", "echomq_tasks"]
     return int(dramatiq_cli.main(dramatiq_cli.make_argument_parser().parse_args(arguments)) or 0)
-
-
-def _missing(name: str, path: Sequence[str]) -> str | None:
-    """Say why a module cannot be found from ``path``, None when it can. Nothing is imported.
-
-    A submodule is not looked for: only its package, once imported, knows where its modules are.
-    """
-    module = name.partition(":")[0]
-    top = module.partition(".")[0]
-    before, sys.path = sys.path, [*reversed(path), *sys.path]
-    try:
-        spec = find_spec(top) if top else None
-        found = spec is not None
-    except ValueError:
-        # A module that is imported already and has no spec, as __main__.
-        spec, found = None, True
-    finally:
-        sys.path = before
-    if "/" in module or (module.endswith(".py") and (spec is None or spec.submodule_search_locations is None)):
-        return f"{module!r} is a file, and a module is named as for import: write `{_module_of(module)}`"
-    if found:
-        return None
-    nearest = difflib.get_close_matches(top, [info.name for info in pkgutil.iter_modules(path)], n=1)
-    hint = f"did you mean {nearest[0]!r}? Else go" if nearest else "go"
-    return (
-        f"no module named {top!r} from here ({', '.join(path)}): {hint} to the directory it is in, "
-        "or name that directory with --path"
-    )
-
-
-def _module_of(file: str) -> str:
-    """What to write in place of a file's name."""
-    path = os.path.normpath(file.removesuffix(".py"))
-    if path.startswith(("/", "..")):
-        directory, name = os.path.split(path)
-        return f"{name} --path {directory}"
-    return path.replace("/", ".")

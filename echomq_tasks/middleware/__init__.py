@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from echomq_tasks.middleware.lifecycle import Lifecycle
 from echomq_tasks.middleware.retries import Retries
 
-__all__ = ["Retries"]
+__all__ = ["Lifecycle", "Retries"]

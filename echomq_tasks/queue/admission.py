@@ -11,9 +11,10 @@ from echomq_tasks.errors import EchoMQError, InvalidArgument, ScriptError, Serve
 from echomq_tasks.identity import check_id, group_id
 from echomq_tasks.keyspace import check_dedup
 from echomq_tasks.queue.arguments import EXACT, payload_bytes, seconds_to_ms, whole
-from echomq_tasks.queue.callers import Callers
+from echomq_tasks.queue.handle import Handle
 from echomq_tasks.queue.model import Admission, Enqueued, NewJob, Unique
-from echomq_tasks.scripts import Call, Scripts
+from echomq_tasks.scripts import Call
+from echomq_tasks.scripts.callers import Callers
 
 #: One script call takes so many jobs or bytes at most, so that the server answers others in between.
 _JOBS_A_CALL = 250
@@ -126,16 +127,21 @@ def _chunks(offers: Iterable[Offer], most: int, most_bytes: int) -> Iterator[lis
         yield chunk
 
 
-def _trip(scripts: Scripts, key: bytes, callers: Callers, offers: list[Offer]) -> EchoMQError | None:
+def _trip(queue: Handle, callers: Callers, offers: list[Offer], key: bytes) -> EchoMQError | None:
     """Send offers in one round trip and note each answer; an offer without one collided, or its call failed."""
     chunks = list(_chunks(offers, _JOBS_A_CALL, _BYTES_A_CALL))
     # The server keeps one answer a caller, so each call of the trip has a caller of its own.
     mine = [callers.take() for _ in chunks]
     # Sent again on a fresh connection when the connection drops: the server knows the call by its nonce. A caller whose
     # call is not answered then either is not given back, for its next call would be taken for that one.
-    replies = scripts.attempt(
+    replies = queue.scripts.attempt(
         [
-            Call("job_enqueue", key, [caller.id, caller.nonce(), *(arg for each in chunk for arg in each.args)])
+            Call(
+                "job_enqueue",
+                key,
+                [caller.id, caller.nonce(), *(arg for each in chunk for arg in each.args)],
+                queue.event_args(),
+            )
             for caller, chunk in zip(mine, chunks, strict=True)
         ]
     )
@@ -155,12 +161,12 @@ def _trip(scripts: Scripts, key: bytes, callers: Callers, offers: list[Offer]) -
                 each.duplicate()
             else:
                 # A freshly minted id that has a row is a collision, and this job would be lost: mint another.
-                each.args[0] = scripts.mint.mint("JOB")
+                each.args[0] = queue.scripts.mint.mint("JOB")
     return failure
 
 
-def admit(scripts: Scripts, key: bytes, callers: Callers, jobs: Iterable[NewJob]) -> list[Enqueued]:
-    """Admit jobs to the queue whose base is ``key``; one answer for each, in order.
+def admit(queue: Handle, callers: Callers, jobs: Iterable[NewJob]) -> list[Enqueued]:
+    """Admit jobs to ``queue``; one answer for each, in order.
 
     Every job is checked before the first byte is sent.
 
@@ -169,14 +175,21 @@ def admit(scripts: Scripts, key: bytes, callers: Callers, jobs: Iterable[NewJob]
       ServerError: when the server could not take them all; ``admitted`` lists the ids that it did take.
     """
     offers = [offer(job) for job in jobs]
-    admit_offers(scripts, key, callers, offers)
+    admit_offers(queue, callers, offers)
     return [each.answer for each in offers if each.answer is not None]
 
 
 def admit_offers(
-    scripts: Scripts, key: bytes, callers: Callers, offers: list[Offer], *, mint_first: bool = True
+    queue: Handle, callers: Callers, offers: list[Offer], *, key: bytes | None = None, mint_first: bool = True
 ) -> None:
-    """Admit checked jobs, and note each one's answer; without ``mint_first`` those to be minted have an id already.
+    """Admit checked jobs, and note each one's answer.
+
+    Parameters:
+      queue: whose scripts are called, and which says what they announce.
+      callers: who calls.
+      offers: the jobs.
+      key: the base of the queue that they go to; that of ``queue`` by default.
+      mint_first: without it, those to be minted have an id already.
 
     Raises:
       ServerError: as :func:`admit`.
@@ -184,12 +197,12 @@ def admit_offers(
     # Only now: a mint may ask the server for a node id, and bad input must not get that far.
     for each in offers:
         if each.minted and mint_first:
-            each.args[0] = scripts.mint.mint("JOB")
+            each.args[0] = queue.scripts.mint.mint("JOB")
     try:
         for trip in _chunks(offers, _JOBS_A_CALL * 16, _BYTES_A_TRIP):
             left = trip
             for _ in range(_MAX_COLLISIONS):
-                failure = _trip(scripts, key, callers, left)
+                failure = _trip(queue, callers, left, queue.base if key is None else key)
                 if failure is not None:
                     raise failure
                 left = [each for each in left if each.answer is None]

@@ -1,42 +1,19 @@
-"""Check a caller's arguments before a byte is sent, and put them into the wire's units."""
+"""Check what a queue's caller gives before a byte is sent, and put it into the wire's units."""
 
 from __future__ import annotations
 
-import math
-
 from echomq_tasks.errors import InvalidArgument
-from echomq_tasks.queue.model import Retry
+from echomq_tasks.events import event_text
+from echomq_tasks.queue.model import Complete, Discard, Retry
+from echomq_tasks.scripts.arguments import EXACT as EXACT
+from echomq_tasks.scripts.arguments import seconds_to_ms as seconds_to_ms
+from echomq_tasks.scripts.arguments import shown as shown
+from echomq_tasks.scripts.arguments import whole as whole
 
-#: Scores are doubles: whole numbers up to 2**53 are exact.
-EXACT = 2**53
-#: The longest delay and the last run-at, in seconds: a run-at past year 9999 is none that Python can show.
-_MAX_SECONDS = 250_000_000_000
 #: A payload travels as one bulk string, whose default limit on the server is 512 MB.
 _MAX_PAYLOAD = 512 << 20
-
-
-def shown(value: object) -> str:
-    """A value as a refusal shows it: never too long, and whatever its repr does."""
-    try:
-        text = repr(value)
-    except Exception:
-        # As of a number with more digits than Python prints.
-        return f"a {type(value).__name__} that cannot be printed"
-    return text if len(text) <= 200 else f"{text[:200]}..."
-
-
-def seconds_to_ms(seconds: float, what: str) -> int:
-    """Whole milliseconds of a duration in seconds, rounded up so that nothing runs early.
-
-    Raises:
-      InvalidArgument: when ``seconds`` is not a number from 0 to 250,000,000,000.
-    """
-    if isinstance(seconds, bool) or not isinstance(seconds, (int, float)):
-        raise InvalidArgument(f"{what} is a number of seconds, not {shown(seconds)}")
-    if not 0 <= seconds <= _MAX_SECONDS:
-        raise InvalidArgument(f"{what} is a number of seconds from 0 to {_MAX_SECONDS}, not {shown(seconds)}")
-    # Rounded to the microsecond first: 0.3 * 1000 is a hair above 300, which must not become 301.
-    return math.ceil(round(seconds * 1000, 3))
+#: How much of an error's first line an event tells.
+_MESSAGE = 500
 
 
 def payload_bytes(payload: bytes | bytearray | memoryview | str) -> bytes:
@@ -57,19 +34,6 @@ def payload_bytes(payload: bytes | bytearray | memoryview | str) -> bytes:
     if len(payload) > _MAX_PAYLOAD:
         raise InvalidArgument(f"a payload is 512 MB at most, not {len(payload)} bytes: store it and send its address")
     return payload
-
-
-def whole(value: int, what: str, least: int, most: int | None = None) -> int:
-    """Return ``value`` when it is a whole number in this span.
-
-    Raises:
-      InvalidArgument: when it is not; ``what`` names it.
-    """
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= (EXACT if most is None else most):
-        span = f"from {least} up" if most is None else f"from {least} to {most}"
-        raise InvalidArgument(f"{what} is a whole number {span}, not {shown(value)}")
-    # A member of an IntEnum is a whole number too, but not one that goes over the wire.
-    return int(value)
 
 
 def lease_ms(lease: float) -> int:
@@ -95,3 +59,14 @@ def retry_args(retry: Retry) -> tuple[bytes | str | int, ...]:
     if retry.payload is None:
         return delay, limit, error, 1, b""
     return delay, limit, error, 0, payload_bytes(retry.payload)
+
+
+def about_text(settlement: Complete | Retry | Discard) -> str:
+    """What a settlement's event tells beside the job, as its script takes it."""
+    about = settlement.about
+    if about is not None:
+        rest = {name: value for name, value in about.items() if name != "actor"}
+        return event_text(about.get("actor"), rest)
+    if isinstance(settlement, Retry) and settlement.error:
+        return event_text(None, {"message": settlement.error.partition("\n")[0][:_MESSAGE]})
+    return ""

@@ -119,9 +119,9 @@ class DeadJobs(Looking, Handle):
         def call(job: JobInfo) -> Call:
             data = None if payload is None else payload(job)
             args = (job.id, b"1", b"") if data is None else (job.id, b"0", payload_bytes(data))
-            return Call("job_reprocess", self.base, args)
+            return Call("job_reprocess", self.base, args, self.event_args())
 
-        return self._each_dead(self._dead(DeadFilter(older_than, actor, error), only), most, call)
+        return self._each_dead(self._dead(DeadFilter(older_than, actor, error), only), most, "enqueued", call)
 
     def purge_dead(
         self,
@@ -138,21 +138,25 @@ class DeadJobs(Looking, Handle):
           only: none but these JOB ids; those of them that are not dead by now are left alone.
         """
         meant = self._dead(DeadFilter(older_than, actor, error), only)
-        return self._each_dead(meant, None, lambda job: Call("job_remove", self.base, (job.id, b"dead")))
+        return self._each_dead(
+            meant, None, "removed", lambda job: Call("job_remove", self.base, (job.id, b"dead"), self.event_args())
+        )
 
-    def _each_dead(self, jobs: Iterator[JobInfo], most: int | None, call: Callable[[JobInfo], Call]) -> int:
+    def _each_dead(self, jobs: Iterator[JobInfo], most: int | None, event: str, call: Callable[[JobInfo], Call]) -> int:
         done = 0
         while most is None or done < most:
             page = list(islice(jobs, _PAGE if most is None else min(_PAGE, most - done)))
             if not page:
                 break
-            for reply in self.scripts.attempt([call(job) for job in page]):
+            for job, reply in zip(page, self.scripts.attempt([call(job) for job in page]), strict=True):
                 if isinstance(reply, (WrongState, Held)):
                     # Somebody else gave it another life since it was read.
                     continue
                 if isinstance(reply, EchoMQError):
                     raise reply
-                done += text(reply) == "ok"
+                if text(reply) == "ok":
+                    done += 1
+                    self.send_signal(event, job.id)
         return done
 
     def trim_dead(

@@ -31,7 +31,8 @@ class Editing(Handle):
             raise InvalidArgument(f"a progress is a number or a text, not {shown(progress)}")
         if isinstance(progress, int):
             progress = whole(progress, "a progress", -EXACT, EXACT)
-        return self._verb("job_progress", job_id, payload_bytes(str(progress)))
+        note = payload_bytes(str(progress))
+        return Verdict(text(self.run_once("job_progress", check_id(job_id, "JOB"), note)))
 
     def add_log(self, job_id: str, line: str, *, keep: int | None = None) -> int | None:
         """Add a line to a job's log; answers how many lines there are, None when the job is gone.
@@ -61,7 +62,10 @@ class Editing(Handle):
           Held: when a worker holds it.
           InvalidId: when ``job_id`` is not a JOB id.
         """
-        return self._verb("job_remove", job_id)
+        verdict = self._verb("job_remove", job_id)
+        if verdict is Verdict.OK:
+            self.send_signal("removed", job_id)
+        return verdict
 
     def cancel(self, job_id: str) -> Cancellation:
         """Cancel a job: one that waits is removed; one that runs is asked to stop, and will not run again.
@@ -72,7 +76,10 @@ class Editing(Handle):
         Raises:
           InvalidId: when ``job_id`` is not a JOB id.
         """
-        return Cancellation(text(self.run("job_cancel", check_id(job_id, "JOB"), repeat=False)))
+        cancellation = Cancellation(text(self.run("job_cancel", check_id(job_id, "JOB"), repeat=False)))
+        if cancellation is Cancellation.REMOVED:
+            self.send_signal("cancelled", job_id)
+        return cancellation
 
     def is_cancelled(self, job_id: str) -> bool:
         """Whether a job that runs was asked to stop.
@@ -96,7 +103,10 @@ class Editing(Handle):
           InvalidId: when ``job_id`` is not a JOB id.
         """
         kept, data = (b"1", b"") if payload is None else (b"0", payload_bytes(payload))
-        return Verdict(text(self.run("job_reprocess", check_id(job_id, "JOB"), kept, data, repeat=False)))
+        verdict = Verdict(text(self.run("job_reprocess", check_id(job_id, "JOB"), kept, data, repeat=False)))
+        if verdict is Verdict.OK:
+            self.send_signal("enqueued", job_id)
+        return verdict
 
     def _verb(self, script: str, job_id: str, *args: bytes) -> Verdict:
-        return Verdict(text(self.scripts.call(script, self.base, (check_id(job_id, "JOB"), *args))))
+        return Verdict(text(self.run(script, check_id(job_id, "JOB"), *args)))

@@ -11,11 +11,11 @@ from echomq_tasks.identity import check_id
 from echomq_tasks.keyspace import check_queue, queue_key
 from echomq_tasks.queue.admission import Offer, admit_offers, offer
 from echomq_tasks.queue.arguments import shown
-from echomq_tasks.queue.callers import Callers
 from echomq_tasks.queue.handle import Handle
 from echomq_tasks.queue.model import MAX_LEVELS, NewJob
 from echomq_tasks.queue.replies import text
 from echomq_tasks.scripts import Call, Scripts
+from echomq_tasks.scripts.callers import Callers
 
 #: A flow of one queue lands in one script call, which holds the server for its length; a larger one lands level by
 #: level, as one that spans queues does.
@@ -243,6 +243,7 @@ class Flows(Handle):
                     "flow_add",
                     queue_key(trees[place].root.queue),
                     [caller.id, caller.nonce(), *(arg for node in trees[place].nodes for arg in node.offer.args)],
+                    self.event_args(),
                 )
                 for place, caller in zip(left, mine, strict=True)
             ]
@@ -294,7 +295,7 @@ class Flows(Handle):
                     node.pack()
                 offers = [node.offer for node in mine]
                 # Their minted ids are given already; a collision is met by minting another before the children go.
-                admit_offers(self.scripts, queue_key(queue), self._senders, offers, mint_first=False)
+                admit_offers(self, self._senders, offers, key=queue_key(queue), mint_first=False)
                 landed += [each.answer.id for each in offers if each.answer and not each.answer.duplicate]
                 there = [node for node in mine if node.offer.answer and node.offer.answer.duplicate]
                 if level == 1 and there:

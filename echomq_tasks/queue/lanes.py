@@ -91,11 +91,17 @@ class Lane:
 
     def pause(self) -> bool:
         """Let its jobs wait, by any runtime, until :meth:`resume`; answers whether it was not paused before."""
-        return bool(self._queue.run("lane_pause", self.group, self._kept))
+        done = bool(self._queue.run("lane_pause", self.group, self._kept))
+        if done:
+            self._queue.send_signal("paused", group=self.group)
+        return done
 
     def resume(self) -> bool:
         """Serve the lane again, and wake workers for its jobs; answers whether it was paused."""
-        return bool(self._queue.run("lane_resume", self.group))
+        done = bool(self._queue.run("lane_resume", self.group))
+        if done:
+            self._queue.send_signal("resumed", group=self.group)
+        return done
 
     def depth(self) -> int:
         """How many of its jobs wait."""
@@ -108,10 +114,14 @@ class Lane:
         """
         total = 0
         while True:
-            dropped = int(self._queue.run("lane_drain", self.group, _STEP))
+            # The last step announces what was dropped in all.
+            dropped = int(self._queue.run_once("lane_drain", self.group, _STEP, texts=(str(total), "1")))
             total += dropped
             if dropped < _STEP:
-                return total
+                break
+        if total:
+            self._queue.send_signal("drained", jobs=str(total), group=self.group)
+        return total
 
     def move(self, job_id: str) -> Verdict:
         """Move a waiting job into this lane, from another or from none; its priority stays. OK or GONE.

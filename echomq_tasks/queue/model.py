@@ -163,10 +163,17 @@ class Claimed:
 
 @dataclass(frozen=True, slots=True)
 class Complete:
-    """Settle a job as done; ``result`` is for a flow parent that waits for it."""
+    """Settle a job as done.
+
+    Attributes:
+      job: the claimed job.
+      result: for a flow parent that waits for it.
+      about: what its event tells beside the job; see :class:`echomq_tasks.events.Event`.
+    """
 
     job: Job
     result: bytes | str = b""
+    about: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +186,7 @@ class Retry:
       delay: seconds before it runs again.
       max_retries: how many failures are retried: None without end, 0 sends it to dead now.
       payload: replaces the row's payload when given.
+      about: what its event tells beside the job; the error's first line by default.
     """
 
     job: Job
@@ -186,6 +194,7 @@ class Retry:
     delay: float = 0.0
     max_retries: int | None = None
     payload: bytes | str | None = None
+    about: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,6 +210,7 @@ class Discard:
 
     job: Job
     reason: str = "cancelled"
+    about: Mapping[str, str] | None = None
 
 
 Settlement = Complete | Retry | Release | Discard

@@ -8,6 +8,7 @@ from itertools import islice
 
 from echomq_tasks.errors import InvalidArgument
 from echomq_tasks.identity import is_branded, minted_at_ms
+from echomq_tasks.keyspace import stream_key
 from echomq_tasks.queue.arguments import seconds_to_ms, whole
 from echomq_tasks.queue.handle import Handle
 from echomq_tasks.scripts import Call
@@ -85,11 +86,29 @@ class Operating(Handle):
 
         What runs is finished, and jobs are still admitted. To pause only one lane, see :meth:`Lane.pause`.
         """
-        return bool(self.run("queue_pause"))
+        done = bool(self.run("queue_pause"))
+        if done:
+            self.send_signal("paused")
+        return done
 
     def resume(self) -> bool:
         """Let jobs be claimed again, and wake workers for those that wait; answers whether it was paused."""
-        return bool(self.run("queue_resume"))
+        done = bool(self.run("queue_resume"))
+        if done:
+            self.send_signal("resumed")
+        return done
+
+    def keep_events(self, log: str | None) -> None:
+        """Keep the events of whoever names no log in this log of the queue; None for none.
+
+        A worker whose :class:`~echomq_tasks.middleware.Lifecycle` has a log does so when it boots.
+
+        Raises:
+          InvalidName: when the wire does not allow the name.
+        """
+        if log is not None:
+            stream_key(self.name, log)
+        self.run("event_log", log or "")
 
     def limit_rate(self, count: int | None, *, per: float = 1.0) -> None:
         """Let ``count`` jobs be claimed in ``per`` seconds at most, by all workers together.

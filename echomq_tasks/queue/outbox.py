@@ -45,7 +45,12 @@ class Outbox(Handle):
             # A queue that fails is not tried twice, and what it is owed does not keep others waiting.
             queues = [queue for queue in by_queue if queue not in failures]
             calls = [
-                Call("flow_deliver", queue_key(queue), [arg for _, fact in by_queue[queue] for arg in fact])
+                Call(
+                    "flow_deliver",
+                    queue_key(queue),
+                    [arg for _, fact in by_queue[queue] for arg in fact],
+                    self.event_args(),
+                )
                 for queue in queues
             ]
             for queue, reply in zip(queues, self._attempt_each(calls), strict=True):

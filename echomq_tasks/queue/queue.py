@@ -8,10 +8,10 @@ from typing import Any
 
 from echomq_tasks.connection import Connection
 from echomq_tasks.errors import InvalidArgument
+from echomq_tasks.events import Announcing
 from echomq_tasks.identity import check_id
 from echomq_tasks.queue.admission import admit
-from echomq_tasks.queue.arguments import lease_ms, payload_bytes, retry_args, shown, whole
-from echomq_tasks.queue.callers import Caller, Callers
+from echomq_tasks.queue.arguments import about_text, lease_ms, payload_bytes, retry_args, shown, whole
 from echomq_tasks.queue.dead import DeadJobs
 from echomq_tasks.queue.editing import Editing
 from echomq_tasks.queue.flows import Flows
@@ -39,6 +39,7 @@ from echomq_tasks.queue.replies import raise_stale, text, verdicts_in_place
 from echomq_tasks.queue.results import Results
 from echomq_tasks.queue.upkeep import Upkeep
 from echomq_tasks.scripts import Call
+from echomq_tasks.scripts.callers import Caller, Callers
 
 #: The most jobs one claim may ask for: a claim holds the server for its whole length.
 MAX_CLAIM = 1000
@@ -63,13 +64,16 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
     Parameters:
       name: 1 to 128 of ``A-Z a-z 0-9 . _ -``, not ``emq``.
       connection: the server; :func:`echomq_tasks.connect` without arguments by default.
+      announcing: what its transitions announce on the Bus; what a hand does to it by default.
 
     Raises:
       InvalidName: when the wire does not allow the name.
     """
 
-    def __init__(self, name: str, connection: Connection | None = None) -> None:
-        super().__init__(name, connection)
+    def __init__(
+        self, name: str, connection: Connection | None = None, *, announcing: Announcing | None = None
+    ) -> None:
+        super().__init__(name, connection, announcing=announcing)
         # Apart, because a claim that was not answered is sent again with the next claim.
         self._senders = Callers()
         self._claimers = Callers()
@@ -111,7 +115,7 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
             unique=unique,
             group_limit=group_limit,
         )
-        return admit(self.scripts, self.base, self._senders, (job,))[0]
+        return admit(self, self._senders, (job,))[0]
 
     def enqueue_many(self, jobs: Iterable[NewJob | bytes | str]) -> list[Enqueued]:
         """Admit many jobs in few round trips; one answer for each, in order.
@@ -124,7 +128,7 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
             # Iterable, but each of its characters would become a job.
             raise InvalidArgument("enqueue_many takes a list of jobs, not one payload: use enqueue for that")
         offered = [job if isinstance(job, NewJob) else NewJob(payload=job) for job in jobs]
-        return admit(self.scripts, self.base, self._senders, offered)
+        return admit(self, self._senders, offered)
 
     # -- claiming and settling ----------------------------------------------------------------------------------
 
@@ -217,7 +221,8 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
     def _claim_call(self, count: int, lease: float, caller: Caller) -> Call:
         ms = lease_ms(lease)
         form = "field" if self.connection.server.hash_field_ttl else "key"
-        return Call("job_claim", self.base, (whole(count, "count", 1, MAX_CLAIM), ms, form, caller.id, caller.nonce()))
+        args = (whole(count, "count", 1, MAX_CLAIM), ms, form, caller.id, caller.nonce())
+        return Call("job_claim", self.base, args, self.event_args())
 
     def _claimed(self, reply: list[Any]) -> Claimed:
         look_again, chores, *entries = reply
@@ -234,6 +239,7 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
         """The script calls of a batch, and for each the places in ``settlements`` that its replies answer."""
         args: dict[str, list[bytes | str | int]] = {}
         places: dict[str, list[int]] = {}
+        texts: dict[str, list[str]] = {}
         for place, settlement in enumerate(settlements):
             if not isinstance(settlement, (Complete, Retry, Release, Discard)):
                 raise InvalidArgument(
@@ -251,8 +257,11 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
                 name = "job_release"
             args.setdefault(name, []).extend((job.id, job.token, *rest))
             places.setdefault(name, []).append(place)
+            if self.announcing.tells_ends and not isinstance(settlement, Release):
+                texts.setdefault(name, []).append(about_text(settlement))
         names = [name for name in _SCRIPTS if name in args]
-        return [Call(name, self.base, args[name]) for name in names], [places[name] for name in names]
+        calls = [Call(name, self.base, args[name], self.event_args(texts.get(name, ()))) for name in names]
+        return calls, [places[name] for name in names]
 
     def extend_call(self, jobs: Sequence[Job], lease: float) -> Call:
         """The script call that renews ``jobs``, for callers that send several in one round trip."""

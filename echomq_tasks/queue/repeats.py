@@ -12,16 +12,13 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
-from echomq_tasks.connection import Connection
 from echomq_tasks.errors import InvalidArgument, ScriptError
 from echomq_tasks.identity import group_id, is_branded
 from echomq_tasks.keyspace import repeat_key
 from echomq_tasks.queue import cron as crons
 from echomq_tasks.queue.admission import unique_fields
 from echomq_tasks.queue.arguments import EXACT, payload_bytes, seconds_to_ms, whole
-from echomq_tasks.queue.callers import Callers
 from echomq_tasks.queue.handle import Handle
 from echomq_tasks.queue.model import Unique
 
@@ -109,10 +106,6 @@ class _Step:
 class Repeats(Handle):
     """Registering, listing, cancelling and firing repeats."""
 
-    def __init__(self, name: str, connection: Connection | None = None) -> None:
-        super().__init__(name, connection)
-        self._repeaters = Callers()
-
     def repeat(
         self,
         name: str,
@@ -192,7 +185,7 @@ class Repeats(Handle):
         # Asked without a write: a server whose memory is full still says of a repeat that it has that it has it.
         if self.run("repeat_stands", name, int(replace), *definition):
             return False
-        return bool(self._answered("repeat_register", name, int(replace), mode, first, *definition))
+        return bool(self.run_once("repeat_register", name, int(replace), mode, first, *definition))
 
     def repeats(self) -> list[Repeat]:
         """All registrations, in the order of their next runs."""
@@ -205,7 +198,7 @@ class Repeats(Handle):
           InvalidName: before a byte is sent.
         """
         repeat_key(self.name, name)
-        return bool(self._answered("repeat_cancel", name))
+        return bool(self.run_once("repeat_cancel", name))
 
     def fire_repeats(self, limit: int = 100) -> list[str]:
         """Admit a job for each registration that is due by the server's clock; answers the ids of those jobs.
@@ -235,21 +228,12 @@ class Repeats(Handle):
                 return [fired[place] for place in sorted(fired)]
             ids = {place: self.scripts.mint.mint("JOB") for place in left}
             words = [word for place in left for word in (ids[place], *steps[place].tail())]
-            verdicts = self._answered("repeat_fire", *words)
+            verdicts = self.run_once("repeat_fire", *words)
             answers = dict(zip(left, verdicts, strict=True))
             fired |= {place: ids[place] for place, verdict in answers.items() if verdict == 1}
             # A fresh id that has a row already would cost that job its row: mint another.
             left = [place for place, verdict in answers.items() if verdict == -2]
         raise ScriptError(f"{len(left)} repeats met job ids that exist already {_MAX_COLLISIONS} times in a row")
-
-    def _answered(self, script: str, *args: bytes | str | int) -> Any:
-        """Run a script that keeps its answer, so that a call sent again after a lost reply is answered the same."""
-        caller = self._repeaters.take()
-        reply = self.run(script, caller.id, caller.nonce(), *args)
-        # Given back only now: under the id of a call that was not answered, the next one would be taken for it.
-        caller.answered()
-        self._repeaters.give(caller)
-        return reply
 
     def _step(self, due: _Due, now: int) -> _Step:
         """Decide on a due registration; whatever is wrong with it must not stop the others."""

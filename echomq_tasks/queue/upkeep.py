@@ -29,12 +29,12 @@ class Upkeep(Handle):
 
     def reap(self, limit: int = 100) -> int:
         """Bring jobs whose lease ran out back to where they wait; answers how many."""
-        return int(self.scripts.call("job_reap", self.base, (whole(limit, "limit", 1, 10_000),)))
+        return int(self.run("job_reap", whole(limit, "limit", 1, 10_000)))
 
     def sweep_stalled(self, *, max_stalled: int = 3, limit: int = 100) -> Swept:
         """As :meth:`reap`, and count it: a job whose worker died ``max_stalled`` times with it goes to dead."""
         args = (whole(limit, "limit", 1, 10_000), whole(max_stalled, "max_stalled", 1))
-        recovered, dead = self.scripts.call("job_sweep", self.base, args)
+        recovered, dead = self.run("job_sweep", *args)
         return Swept(tuple(text(id) for id in recovered), tuple(text(id) for id in dead))
 
     def drain(self, *sets: str) -> int:
@@ -54,9 +54,14 @@ class Upkeep(Handle):
         total, step, partial = 0, 500, 0
         # A child that is dropped can make its parent wait, and so on up its tree, in a set that was looked at before.
         while partial <= MAX_LEVELS:
-            dropped = int(self.run("queue_drain", step, *(_SETS[name] for name in chosen)))
+            # The last step announces what was dropped in all.
+            last = "1" if partial == MAX_LEVELS else ""
+            names = (_SETS[name] for name in chosen)
+            dropped = int(self.run_once("queue_drain", step, *names, texts=(str(total), last)))
             total += dropped
             partial += dropped < step
             if not dropped:
                 break
+        if total:
+            self.send_signal("drained", jobs=str(total))
         return total

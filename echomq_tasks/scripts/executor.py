@@ -51,11 +51,20 @@ Packed = tuple[Argument, ...]
 
 
 class Call(NamedTuple):
-    """One script call: the script's name, the one key it declares, and its arguments."""
+    """One script call.
+
+    Attributes:
+      name: the script's name.
+      key: the one key it declares.
+      args: its arguments.
+      events: what it is to announce, as :meth:`echomq_tasks.events.Announcing.arguments` has it; only scripts that
+        announce anything are told.
+    """
 
     name: str
     key: bytes
     args: Sequence[Argument]
+    events: Sequence[Argument] = ()
 
 
 class Scripts:
@@ -95,13 +104,22 @@ class Scripts:
         node = self.call("node_lease", NODE_PREFIX, (owner, lease_ms, -1 if held is None else held, start))
         return None if node < 0 else int(node)
 
-    def call(self, name: str, key: bytes, args: Sequence[Argument] = (), *, repeat: bool = True) -> Any:
+    def call(
+        self,
+        name: str,
+        key: bytes,
+        args: Sequence[Argument] = (),
+        events: Sequence[Argument] = (),
+        *,
+        repeat: bool = True,
+    ) -> Any:
         """Run one script.
 
         Parameters:
           name: the script's name, as in ``job_claim``.
           key: its declared key, which also names the slot.
           args: its arguments.
+          events: what it is to announce; see :class:`Call`.
           repeat: run it once more on a fresh connection when the connection drops. A timeout is never repeated: the
             first call may still be on its way.
 
@@ -111,7 +129,7 @@ class Scripts:
           ServerOutOfMemory: when the server has no memory for it.
           ScriptError: on any other error.
         """
-        return self.batch([Call(name, key, args)], repeat=repeat)[0]
+        return self.batch([Call(name, key, args, events)], repeat=repeat)[0]
 
     def batch(self, calls: Sequence[Call], *, repeat: bool = True) -> list[Any]:
         """Run several calls in one round trip (one a slot in a cluster) and answer their replies in order.
@@ -134,12 +152,14 @@ class Scripts:
         """
         commands: list[Packed] = []
         for call in calls:
+            script = self._scripts[call.name]
+            args = (*call.args, *call.events, len(call.events)) if script.announces else call.args
             if self.connection.is_cluster:
                 # A second key of the slot, and one that never exists: while the slot moves from node to node, a node
                 # that has only part of it answers TRYAGAIN, where it would run a script with one key on that part.
-                commands.append(("EVALSHA", self._scripts[call.name].sha, 2, call.key, call.key + b"slot", *call.args))
+                commands.append(("EVALSHA", script.sha, 2, call.key, call.key + b"slot", *args))
             else:
-                commands.append(("EVALSHA", self._scripts[call.name].sha, 1, call.key, *call.args))
+                commands.append(("EVALSHA", script.sha, 1, call.key, *args))
         replies = self._send(commands, repeat)
         demoted = [index for index, reply in enumerate(replies) if isinstance(reply, ReadOnlyError)]
         if demoted and not self.connection.is_cluster:

@@ -23,6 +23,7 @@ class Script:
       name: the file's stem, as in ``job_claim``.
       text: what the server runs, includes expanded.
       sha: the digest that EVALSHA names it by.
+      announces: whether its last argument is the number of those before it that say what to announce.
       lines: for each line of ``text``, from 1, the ``lua/<file>:<line>`` it came from.
     """
 
@@ -30,6 +31,7 @@ class Script:
     text: str
     sha: str
     lines: tuple[str, ...]
+    announces: bool = False
 
     def locate(self, line: int) -> str:
         """The source of line ``line`` (from 1) of the expanded text."""
@@ -63,7 +65,13 @@ def _expand(name: str, sources: dict[str, str]) -> Script:
             text.append(inner)
             lines.append(f"lua/{fragment}.lua:{inner_number}")
     expanded = "\n".join(text) + "\n"
-    return Script(name, expanded, sha1(expanded.encode(), usedforsecurity=False).hexdigest(), tuple(lines))
+    return Script(
+        name,
+        expanded,
+        sha1(expanded.encode(), usedforsecurity=False).hexdigest(),
+        tuple(lines),
+        announces="-- @include _event" in text,
+    )
 
 
 @cache

@@ -32,13 +32,19 @@ LINES = {
         "a child completes, other queue", "a child dies, `fp`", "a child dies, `id`", "level by level",
         "outbox entries", "trees",
     ),
+    "8": (
+        "retained: the entry", "retained: its order", "retained: many writers", "retained: read", "retained: trim",
+        "groups: the start", "groups: own pending first", "groups: what the dead hold", "groups: attempts",
+        "groups: a failing handler", "live: a job", "live: a queue", "live: in order", "live: nothing is said",
+    ),
 }  # fmt: skip
-TITLES = {"3": "The fence", "5": "Transitions of one job", "6": "The whole queue", "7": "Flows"}
+TITLES = {"3": "The fence", "5": "Transitions of one job", "6": "The whole queue", "7": "Flows", "8": "The Bus"}
 FILES = {
     "3": ("fence",),
     "5": ("admission", "claiming", "settling", "upkeep", "one_job"),
     "6": ("queue", "lanes", "repeats"),
     "7": ("flows", "failures"),
+    "8": ("log", "groups", "events"),
 }
 
 INTRODUCTION = """\

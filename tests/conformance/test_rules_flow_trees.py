@@ -378,6 +378,9 @@ class Forced:
     def mint(self, kind: str) -> str:
         return self._first.pop(0) if self._first else self._mint.mint(kind)
 
+    def snowflake(self) -> int:
+        return self._mint.snowflake()
+
 
 @pytest.mark.parametrize("spans", [False, True], ids=["one-queue", "two-queues"])
 @pytest.mark.parametrize("place", range(3))

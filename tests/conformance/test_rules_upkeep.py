@@ -134,7 +134,7 @@ def test_draining_drops_rows_and_leaves_no_other_key_behind(queue: Queue, wire: 
 def test_one_call_of_the_drain_drops_no_more_than_it_was_asked_to(queue: Queue, wire: Wire) -> None:
     queue.enqueue_many([NewJob(payload="p", group=group) for group in (None, "a", "b") for _ in range(3)])
     scripts, base = Scripts.of(queue.connection), wire.base.encode()
-    for left in (7, 5, 3, 1):
-        assert scripts.call("queue_drain", base, (2, "pending", "lanes")) == 2
+    for call, left in enumerate((7, 5, 3, 1)):
+        assert scripts.call("queue_drain", base, ("me", f"{call}.1", 2, "pending", "lanes")) == 2
         assert queue.counts().waiting == left
-    assert scripts.call("queue_drain", base, (2, "pending", "lanes")) == 1
+    assert scripts.call("queue_drain", base, ("me", "4.1", 2, "pending", "lanes")) == 1

@@ -26,16 +26,16 @@ PAYLOAD = b"the same bytes everywhere, so that only the id tells two jobs apart"
 
 
 class CountingMint(Mint):
-    """A mint on a node id that everybody shares; it counts what it mints."""
+    """A mint on a node id that everybody shares; it counts the job ids that it mints."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         super().__init__(lambda: NODE, clock=clock)
         self._numbers = itertools.count()
 
-    def snowflake(self) -> int:
+    def mint(self, kind: str) -> str:
         """Mint and count."""
         next(self._numbers)
-        return super().snowflake()
+        return super().mint(kind)
 
     @property
     def minted(self) -> int:

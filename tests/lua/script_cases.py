@@ -8,11 +8,15 @@ from typing import Any
 
 from wire.handwriting import Wire
 
+from echomq_tasks.scripts import load_scripts
+
 FLAT, IN_LANE, DUE, DEAD, WAITING, WAITING_IN_LANE, STRANGERS_CHILD, PARENT, GRANDPARENT, NEW, NEWER, ABSENT = (
     f"JOB0NgWEfAEJ0{letter}" for letter in "ABCDEFGHIJKL"
 )
 LANE = "GRP0NgWEfAEJfs"
 FUTURE = 4_000_000_000_000
+MINTED = 1_764_440_000_000
+ENTRY = "1700000000000-5"
 
 
 @dataclass(frozen=True)
@@ -27,12 +31,25 @@ class Case:
     token: int | None = None
     #: Whether the queue must be paused.
     paused: bool = False
+    #: Whether it needs a log with a consumer group that holds its first entry for long.
+    group: bool = False
 
 
 def fill(wire: Wire, case: Case | None = None) -> None:
     """A queue with something in every set: jobs of flows, a lane at its limit, an expired lease and a due job."""
     if case is not None and case.paused:
         wire.do("HSET", "meta", "paused", 1)
+    if case is not None and case.group:
+        for number in (5, 6, 7):
+            wire.do("XADD", "stream:audit", f"1700000000000-{number}", "id", "EVT0", "n", number)
+        wire.client.execute_command("XGROUP", "CREATE", f"{wire.base}stream:audit", "billing", "0")
+        wire.client.execute_command(
+            *("XREADGROUP", "GROUP", "billing", "me", "COUNT", 1, "STREAMS", f"{wire.base}stream:audit", ">")
+        )
+        wire.do("XCLAIM", "stream:audit", "billing", "me", 0, ENTRY, "IDLE", 60_000, "RETRYCOUNT", 1)
+        for low, group in ((1, "billing"), (2, "gone")):
+            words = ("dead.entry", "1700000000000-6", "dead.group", group)
+            wire.do("XADD", "stream:audit.dead", f"1700000000000-{low}", "id", "EVT0", *words)
     rows: dict[str, dict[str, str]] = {
         FLAT: {"state": "active", "attempts": "1", "parent": PARENT},
         IN_LANE: {"state": "active", "attempts": "1", "group": LANE},
@@ -61,6 +78,9 @@ def fill(wire: Wire, case: Case | None = None) -> None:
     for name in ("nightly", "yearly"):
         wire.do("HSET", f"repeat:{name}", "every_ms", 60_000, "template", "p", "group", LANE, "priority", 2)
     wire.do("RPUSH", f"job:{DEAD}:result", "r")
+    for low in (1, 2):
+        wire.do("XADD", "stream:log", f"{MINTED}-{low}", "id", "foreign", "a", "b")
+    wire.do("HSET", "retention", "log", "maxlen=0 older_than_ms=1", "no log", "maxlen=0")
 
 
 EXTRAS = '{"name":"acme","limit":1,"dedup":"d","unique":"done","ttl":60000}'
@@ -70,9 +90,29 @@ FLOW += [NEWER, "p", "now", 0, 0, "", f'{{"parent":"{NEW}","policy":"id"}}']
 REGISTER: list[str | int] = ["me", 1, "hourly", 0, "in", 60_000, 60_000, "p", "group", LANE, "limit", 3]
 FIRE: list[str | int] = ["me", 1, NEW, "nightly", 1, FUTURE, 5000, NEWER, "yearly", FUTURE, FUTURE + 1, ""]
 SKIP: list[str | int] = ["nightly", 1, FUTURE, 5000, "orphan", 1, "", "", "yearly", 1, "", ""]
+APPEND: list[str | int] = ["me", 1, "log", MINTED, 5, 2, "a", "b", MINTED, 5, 0, MINTED, 9, 4, "a", "b", "c", "d"]
 RETRY: list[str | int] = [FLAT, 1, 0, 0, "boom", 1, "", IN_LANE, 1, 500, -1, "boom", 0, "q"]
 
+HELD: list[Any] = [ENTRY, ["id", "EVT0", "n", "5"]]
+
 CASES: dict[str, Case] = {
+    "event_log": Case(["lifecycle"], "ok"),
+    "event_send": Case(["me", 1, "lease_lost", FLAT, ',"actor":"a"'], 0),
+    "group_create": Case(["audit", "another", "head"], 1, group=True),
+    "group_read": Case(
+        ["audit", "billing", "me", 1], [0, ENTRY, [["1700000000000-6", ["id", "EVT0", "n", "6"]]]], group=True
+    ),
+    "group_held": Case(["audit", "billing", "me", "", 9], [[ENTRY]], group=True),
+    "group_own": Case(["audit", "billing", "me", ENTRY, 1, "1700000000000-6", 1], [[[*HELD, 2]], []], group=True),
+    "group_claim": Case(["audit", "billing", "you", 1000, "0-0", 9], ["0-0", [[*HELD, 2]], []], group=True),
+    "group_ack": Case(["audit", "billing", ENTRY, "1700000000000-6"], 1, group=True),
+    "group_renew": Case(["audit", "billing", "me", ENTRY, "1700000000000-6"], ["ok", "lost"], group=True),
+    "group_release": Case(["audit", "billing", "me", 1000, ENTRY], 1, group=True),
+    "group_bury": Case(["audit", "billing", "me", ENTRY, "boom", 1_800_000_000_000, 7, 100], None, group=True),
+    "group_replay": Case(["audit", "", "", 9, 9, "dead.replay", 1000], ["", 1, 1], group=True),
+    "group_tidy": Case(["audit", "billing", 0, ""], [], group=True),
+    "group_info": Case(["audit"], [["billing", 2, 1, 1, ENTRY, 0]], group=True),
+    "group_delete": Case(["audit", "billing"], 1, group=True),
     "job_enqueue": Case(ENQUEUE, [1, 2], ids=(2, 7)),
     "job_claim": Case([10, 30_000, "field", "me", 1], None),
     "job_complete": Case([FLAT, 1, "r", IN_LANE, 1, "r", STRANGERS_CHILD, 1, "r"], ["ok"] * 3, ids=(0, 3), token=1),
@@ -85,7 +125,7 @@ CASES: dict[str, Case] = {
     "job_state": Case([WAITING_IN_LANE], "pending", ids=(0, 1)),
     "job_update": Case([WAITING, "q"], "ok", ids=(0, 2)),
     "job_stopping": Case([FLAT], 0, ids=(0, 1)),
-    "job_progress": Case([WAITING, "0.5"], "ok", ids=(0, 2)),
+    "job_progress": Case(["me", 1, WAITING, "0.5"], "ok", ids=(2, 2)),
     "job_log": Case([WAITING, "a line", 5], 1, ids=(0, 3)),
     "job_logs": Case([WAITING, 5], [], ids=(0, 2)),
     "job_remove": Case([WAITING_IN_LANE], "ok", ids=(0, 1)),
@@ -100,11 +140,15 @@ CASES: dict[str, Case] = {
     "job_promote": Case([10], 1),
     "job_reap": Case([10], 1),
     "job_sweep": Case([10, 1], [[], [IN_LANE]]),
+    "log_append": Case(APPEND, ["EVT0Ihl38agMUv", "EVT0Ihl38agMUw", "EVT0Ihl38agMUz"]),
+    "log_trim": Case(["log", 1, "", 1], 1),
+    "log_retention": Case(["log", "maxlen=5", ""], "ok"),
+    "log_retain": Case([], 2),
     "node_lease": Case(["owner", 30_000, -1, 7], 7),
     "queue_clock": Case([], None),
     "queue_browse": Case(["pending", 10, ""], [WAITING]),
     "queue_counts": Case([], [1, 1, 3, 1, 1, 0, 0, 0, 0]),
-    "queue_drain": Case([100, "pending", "lanes", "schedule", "dead", "active"], 7),
+    "queue_drain": Case(["me", 1, 100, "pending", "lanes", "schedule", "dead", "active"], 7),
     "queue_pause": Case([], 1),
     "queue_resume": Case([], 1, paused=True),
     "queue_rate": Case([5, 60_000], "ok"),
@@ -117,7 +161,7 @@ CASES: dict[str, Case] = {
     "lane_weight": Case([LANE, "acme", 5], "ok"),
     "lane_pause": Case([LANE, "acme"], 1),
     "lane_resume": Case([LANE], 0),
-    "lane_drain": Case([LANE, 10], 1),
+    "lane_drain": Case(["me", 1, LANE, 10], 1),
     "lane_move": Case([WAITING, LANE, "acme"], "ok", ids=(0, 3)),
     "lane_reap": Case([LANE, 10, 10, 0], [1, 1]),
     "lane_list": Case([], [LANE]),
@@ -150,3 +194,8 @@ def replaced(case: Case, entry: int, offset: int, value: str | int) -> list[str 
     args = list(case.args)
     args[case.ids[0] + entry * case.ids[1] + offset] = value
     return args
+
+
+def raw_args(name: str) -> list[str | int]:
+    """A case's arguments for a caller that sends them itself: a script that announces is told of no wishes."""
+    return [*CASES[name].args, *([0] if load_scripts()[name].announces else [])]

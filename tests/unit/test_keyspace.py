@@ -43,6 +43,7 @@ EXAMPLES = [
     (keyspace.queue_key("mail", "repeat"), b"emq:{mail}:repeat"),
     (keyspace.queue_key("mail", "flow:outbox"), b"emq:{mail}:flow:outbox"),
     (keyspace.queue_key("mail", "events"), b"emq:{mail}:events"),
+    (keyspace.queue_key("mail", "retention"), b"emq:{mail}:retention"),
     (keyspace.job_key("mail", JOB), b"emq:{mail}:job:JOB0KHTOWnGLuC"),
     (keyspace.job_key("mail", JOB, "logs"), b"emq:{mail}:job:JOB0KHTOWnGLuC:logs"),
     (keyspace.job_key("mail", JOB, "lock"), b"emq:{mail}:job:JOB0KHTOWnGLuC:lock"),

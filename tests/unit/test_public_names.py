@@ -7,16 +7,23 @@ import importlib
 import pytest
 
 PUBLIC = {
-    "echomq_tasks": "Connection EchoMQError JobCancelled NewJob Queue __version__ actor connect current_job flow",
+    "echomq_tasks": "Bus Connection EchoMQError JobCancelled NewJob Queue __version__ actor connect current_job flow",
     "echomq_tasks.brokers.dramatiq": (
         "BatchActor Delivery EchoMQBroker EchoMQConsumer JobActor SentMessage flow job_id run_flows"
     ),
+    "echomq_tasks.bus": (
+        "AsyncSubscription AsyncTail Bus Codec Consumer Delivery Event Gap GroupInfo JsonCodec Log Record Retention "
+        "Runner Subscription Tail buses_with_handlers keep_retention"
+    ),
     "echomq_tasks.connection": "Connection Server connect",
+    "echomq_tasks.events": (
+        "Announcing CONTROL_EVENTS EVENTS Event JOB_EVENTS QUEUE_EVENTS WORKER_EVENTS chosen_events event_text"
+    ),
     "echomq_tasks.identity": (
         "EPOCH_MS MAX_SNOWFLAKE Mint NodeLease NodeStore brand check_id from_base62 group_id is_branded minted_at_ms "
         "snowflake to_base62"
     ),
-    "echomq_tasks.middleware": "Retries",
+    "echomq_tasks.middleware": "Lifecycle Retries",
     "echomq_tasks.queue": (
         "Admission Cancellation Children Claimed Complete Counts Discard Enqueued Flow FlowAdded Job JobInfo Lane "
         "LaneInfo Limits Metrics NewJob Parking Queue Release Renewal Repeat Retry Settlement State Swept Turn "
@@ -24,6 +31,10 @@ PUBLIC = {
     ),
     "echomq_tasks.results": "EchoMQBackend result_id",
     "echomq_tasks.scripts": "Call Script Scripts load_scripts",
+    "echomq_tasks.signals": (
+        "cancelled completed drained enqueued failed lease_lost namespace paused progress removed resumed retried "
+        "scheduled stalled started worker_started worker_stopped worker_stopping"
+    ),
 }
 
 

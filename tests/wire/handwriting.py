@@ -32,7 +32,7 @@ class Wire:
                 yield suffix
 
     def everything(self) -> dict[str, Any]:
-        """Every key of the queue with its whole value: text, dict (hash, zset with scores), list or set."""
+        """Every key of the queue with its whole value: text, dict (hash, zset with scores), list (stream), set."""
         return {suffix: self.read(suffix) for suffix in self.keys()}
 
     def read(self, suffix: str) -> Any:
@@ -49,6 +49,8 @@ class Wire:
                 return {text(member) for member in self.client.smembers(key)}
             case "string":
                 return text(self.client.get(key))
+            case "stream":
+                return text(self.client.xrange(key))
             case "none":
                 return None
             case other:

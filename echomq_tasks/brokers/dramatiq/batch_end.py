@@ -10,14 +10,15 @@ from dramatiq.errors import ConnectionClosed
 from echomq_tasks.brokers.dramatiq.batches import Batch, Member
 from echomq_tasks.brokers.dramatiq.transport import settling
 from echomq_tasks.errors import EchoMQError
-from echomq_tasks.queue import Queue, Settlement, Verdict
+from echomq_tasks.queue import Queue, Release, Settlement, Verdict
 
 _log = logging.getLogger(__name__)
 
 #: The most settlements in one call; the server is held for its length.
 _MOST = 256
 
-#: Told of each member that is done with: its verdict, or None when the server was not asked or could not take it.
+#: Told of each member that is done with: its verdict, or None when it was given back, or the server was not asked or
+#: could not take it.
 Done = Callable[[Member, Verdict | None], None]
 
 
@@ -67,8 +68,9 @@ def _settle(queue: Queue, ends: Sequence[tuple[Member, Settlement]], done: Done)
             return
         _give_up(ends[0][0], done)
     else:
-        for (member, _), verdict in zip(ends, verdicts, strict=True):
-            done(member, verdict)
+        for (member, end), verdict in zip(ends, verdicts, strict=True):
+            # One that was given back has not ended.
+            done(member, None if isinstance(end, Release) else verdict)
 
 
 def _give_up(member: Member, done: Done) -> None:

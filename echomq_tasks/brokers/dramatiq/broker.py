@@ -7,6 +7,7 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import Any
 
 import redis
@@ -16,26 +17,30 @@ from dramatiq.common import q_name
 from dramatiq.errors import ConnectionFailed, QueueJoinTimeout, QueueNotFound
 from redis.cluster import RedisCluster
 
+from echomq_tasks import signals
 from echomq_tasks.brokers.dramatiq.batches import Batch, BatchRule, Member, batch_rule
 from echomq_tasks.brokers.dramatiq.consumer import EchoMQConsumer
 from echomq_tasks.brokers.dramatiq.delivery import ERROR_TAIL, Delivery, RetryIntent, fresh_payload, lease_end
 from echomq_tasks.brokers.dramatiq.final import emit_final
 from echomq_tasks.brokers.dramatiq.flows import added_to, check_messages, flow, renew, tree_of
 from echomq_tasks.brokers.dramatiq.leases import LeaseKeeper
+from echomq_tasks.brokers.dramatiq.listening import BrokerBus, listening
 from echomq_tasks.brokers.dramatiq.options import ACTOR_OPTIONS, check_options
 from echomq_tasks.brokers.dramatiq.outgoing import check_delay, encode, new_job, settle_options, take_eta
 from echomq_tasks.brokers.dramatiq.sent import SentMessage
 from echomq_tasks.brokers.dramatiq.settler import Settler
+from echomq_tasks.brokers.dramatiq.signalling import Signalling
 from echomq_tasks.brokers.dramatiq.slots import Slots
 from echomq_tasks.brokers.dramatiq.transport import transport
 from echomq_tasks.brokers.dramatiq.unreported import emit_unreported
 from echomq_tasks.config import Config
 from echomq_tasks.connection import Connection
 from echomq_tasks.current import enter
-from echomq_tasks.errors import ConfigError, InvalidArgument, JobCancelled, ServerError, ServerUnavailable
+from echomq_tasks.errors import ConfigError, EchoMQError, InvalidArgument, JobCancelled, ServerError, ServerUnavailable
+from echomq_tasks.events import Announcing
 from echomq_tasks.forks import after_fork
 from echomq_tasks.keyspace import check_queue
-from echomq_tasks.middleware import Retries
+from echomq_tasks.middleware import Lifecycle, Retries
 from echomq_tasks.queue import Admission, Enqueued, NewJob, Queue, Verdict, check_job
 
 #: Our own options, for a misspelled one to be told.
@@ -103,12 +108,18 @@ class EchoMQBroker(Broker):
         self.max_stalled = max_stalled
         self.dead_ttl = None if dead_ttl is None else _positive(dead_ttl, "dead_ttl", "a number of seconds")
         self.dead_max = None if dead_max is None else int(_positive(dead_max, "dead_max", "a whole number"))
-        self.leases = LeaseKeeper(self.lease)
+        self.leases = LeaseKeeper(self.lease, self._lease_lost)
+        #: What its queues announce on the Bus; :class:`~echomq_tasks.middleware.Lifecycle` chooses.
+        self.announcing = Announcing()
         self._after_fork()
         after_fork(self._after_fork)
+        #: Whether the middleware is what it has by default, to which our ``actor`` adds Lifecycle.
+        self._default_middleware = middleware is None
         if middleware is None:
             middleware = [(Retries if m is stock.Retries else m)() for m in stock.default_middleware]
         super().__init__(middleware=middleware)
+        self.signalling = Signalling(self.actors)
+        self._bus = BrokerBus(self)
         self.queues: set[str] = set()
         self.actor_options |= ACTOR_OPTIONS
         #: How the messages of batch actors are gathered, by the actor's name.
@@ -147,11 +158,17 @@ class EchoMQBroker(Broker):
         """The redis-py client of the connection."""
         return self.connection.client
 
+    @property
+    def bus(self) -> BrokerBus:
+        """The bus on this broker's connection; a worker runs the functions that are registered with it. No I/O."""
+        return self._bus
+
     def queue(self, queue_name: str) -> Queue:
         """The :class:`~echomq_tasks.queue.Queue` of that name on this broker's connection."""
         queue = self._queues.get(queue_name)
         if queue is None:
-            queue = self._queues.setdefault(queue_name, Queue(queue_name, self.connection))
+            made = Queue(queue_name, self.connection, announcing=self.announcing)
+            queue = self._queues.setdefault(queue_name, made)
         return queue
 
     def settler(self, queue: Queue) -> Settler:
@@ -166,6 +183,7 @@ class EchoMQBroker(Broker):
 
         Leases of jobs that still run are renewed until they end: stop the worker first to have none.
         """
+        self._bus.close()
         if self.leases.holding:
             self.logger.warning("Closed while %d jobs run: their leases are kept.", self.leases.holding)
         else:
@@ -176,6 +194,30 @@ class EchoMQBroker(Broker):
             self._settlers.clear()
         if connection is not None and connection is not self._given:
             connection.close()
+
+    def add_middleware(self, middleware: Middleware, **where: Any) -> None:
+        """Add a middleware, as :meth:`dramatiq.Broker.add_middleware`; a second Lifecycle replaces the first one."""
+        if isinstance(middleware, Lifecycle):
+            # Our actor may have added one by default, and two would announce each worker twice.
+            self.middleware = [each for each in self.middleware if not isinstance(each, Lifecycle)]
+        super().add_middleware(middleware, **where)
+        if isinstance(middleware, Lifecycle):
+            middleware.configure(self.announcing)
+
+    def announce_by_default(self) -> None:
+        """Add :class:`~echomq_tasks.middleware.Lifecycle` to a broker whose middleware nobody has chosen, once."""
+        if self._default_middleware:
+            self._default_middleware = False
+            if not any(isinstance(each, Lifecycle) for each in self.middleware):
+                self.add_middleware(Lifecycle())
+
+    def _lease_lost(self, delivery: Delivery) -> None:
+        self.signalling.lease_lost(delivery)
+        try:
+            about = delivery.about() | {"attempt": str(delivery.job.token)}
+            delivery.queue.publish_event("lease_lost", delivery.job_id, about=about)
+        except EchoMQError as error:
+            self.logger.warning("That job %s lost its lease is not announced: %s", delivery.job_id, error)
 
     # -- declaring ----------------------------------------------------------------------------------------------
 
@@ -245,7 +287,8 @@ class EchoMQBroker(Broker):
         except (ServerError, ConfigError) as error:
             self.logger.warning("What follows job %s is sent before it is acknowledged: %s", reported.job_id, error)
             reported.owe(queue, job)
-            enqueued = Enqueued(str(job.id), Admission.ENQUEUED)
+            later = job.delay is not None or job.at is not None
+            enqueued = Enqueued(str(job.id), Admission.SCHEDULED if later else Admission.ENQUEUED)
         return enqueued
 
     def enqueue_many(self, messages: Iterable[Message[Any]], *, delay: float | None = None) -> list[Message[Any]]:
@@ -308,8 +351,7 @@ class EchoMQBroker(Broker):
             answers = self.queue(flows[0].parent.queue_name).add_flows(trees)
         for each, added in zip(flows, answers, strict=True):
             for message, job_id in added_to(each, added):
-                SentMessage.of(message, job_id, self)
-                self.emit_after("enqueue", message, None)
+                self._sent(message, Enqueued(job_id, Admission.ENQUEUED), None)
 
     def _prepare(self, message: Message[Any], delay: float | None) -> tuple[Message[Any], NewJob]:
         if isinstance(message, MessageProxy) or "job_id" in vars(message):
@@ -328,6 +370,7 @@ class EchoMQBroker(Broker):
         SentMessage.of(message, enqueued.id, self, duplicate=enqueued.duplicate)
         if enqueued.duplicate:
             self.logger.debug("Message %r is a duplicate of job %s.", message.message_id, enqueued.id)
+        self.signalling.sent(message, enqueued, delay)
         self.emit_after("enqueue", message, delay)
 
     def _intend_retry(self, delivery: Delivery, delay: float | None) -> Message[Any]:
@@ -386,16 +429,26 @@ class EchoMQBroker(Broker):
             self._refuse_to_boot_in_vain()
             worker: Worker = args[0]
             self._slots[worker.work_queue] = Slots(worker.worker_threads)
-        elif signal == "worker_shutdown" and (slots := self._slots.get(args[0].work_queue)) is not None:
-            # Its consumers go on until the last job ends: what they claimed meanwhile, no thread would start.
-            slots.close()
+            listening.start()
+        elif signal == "worker_shutdown":
+            listening.ask()
+            self.signalling.worker(signals.worker_stopping, args[0])
+            if (slots := self._slots.get(args[0].work_queue)) is not None:
+                # Its consumers go on until the last job ends: what they claimed meanwhile, no thread would start.
+                slots.close()
         elif signal == "declare_actor":
             check_options(args[0])
             # Before the actor is there: from then on a worker may run its messages.
             self._declare_batch(args[0])
         elif signal == "process_message" and isinstance(args[0], Delivery):
-            enter(args[0].current)
+            self._start(args[0])
         super().emit_before(signal, *args, **kwargs)
+
+    def _start(self, delivery: Delivery) -> None:
+        enter(delivery.current)
+        delivery.started_at = time.monotonic()
+        delivery.current.on_progress = partial(self.signalling.progressed, delivery)
+        self.signalling.started(delivery)
 
     def _declare_batch(self, actor: Actor[..., Any]) -> None:
         rule = batch_rule(actor.options)
@@ -411,7 +464,7 @@ class EchoMQBroker(Broker):
                 self.leases.ask(list(batch.members))
 
             def start(member: Member) -> None:
-                enter(member.current)
+                self._start(member)
                 try:
                     before(signal, member)
                 finally:
@@ -444,12 +497,19 @@ class EchoMQBroker(Broker):
             if signal == "skip_message":
                 enter(None)
             super().emit_after(signal, *args, **kwargs)
+            if signal in ("worker_boot", "worker_shutdown"):
+                told = signals.worker_started if signal == "worker_boot" else signals.worker_stopped
+                self.signalling.worker(told, args[0])
+            if signal == "worker_shutdown":
+                listening.stop()
         else:
             self._report(*args, **kwargs)
 
     def _report(self, delivery: Delivery, *, ask: bool = True, **kwargs: Any) -> None:
         """Tell the hooks how a run ended; without ``ask``, the server is not asked whether it still counts."""
         delivery.accuse()
+        if delivery.started_at is not None:
+            delivery.duration = time.monotonic() - delivery.started_at
         exception: BaseException | None = kwargs.get("exception")
         fault = None if exception is not None else delivery.keep_result(kwargs.get("result"))
         if fault is not None:

@@ -189,7 +189,9 @@ class EchoMQConsumer(Consumer):
         if places:
             self._slots.give(places)
         if ends:
-            self._queue.settle(ends)
+            for end, verdict in zip(ends, self._queue.settle(ends), strict=True):
+                if isinstance(end, Retry):
+                    self._broker.signalling.refused(self._queue, end, verdict)
         return fits
 
     def _refusal(self, job: Job, fault: str) -> Retry:
@@ -275,6 +277,7 @@ class EchoMQConsumer(Consumer):
         batch.give_slot()
 
     def _heard(self, delivery: Delivery, verdict: Verdict | None) -> None:
+        self._broker.signalling.settled(delivery, verdict)
         if verdict is Verdict.STALE:
             self.logger.warning(
                 "The late end of job %s was refused: its lease was lost and another worker has it, or it was removed.",

@@ -24,6 +24,8 @@ _log = logging.getLogger(__name__)
 #: The tail of a traceback that a dead or retried job keeps: characters, and frames.
 ERROR_TAIL = 8_000
 _ERROR_FRAMES = 30
+#: How much of an exception's text an event tells.
+_MESSAGE = 500
 
 
 @dataclass(slots=True)
@@ -53,6 +55,8 @@ class Delivery(MessageProxy):
       failure: the exception that after_process_message hooks are being told of right now.
       final: True when this failure allows no retry, whatever the retry middleware says.
       intent: the retry that was asked for, if any.
+      started_at: the monotonic second at which its function was called, None before.
+      duration: seconds from then to its end, None before.
     """
 
     def __init__(self, message: Message[Any], job: Job, queue: Queue, slots: Slots, held_until: float) -> None:
@@ -66,6 +70,8 @@ class Delivery(MessageProxy):
         self.settled = False
         self.failure: BaseException | None = None
         self.final = False
+        self.started_at: float | None = None
+        self.duration: float | None = None
         self._owed: list[tuple[Queue, NewJob]] = []
         self.intent: RetryIntent | None = None
         # What its function returned, encoded for a flow's parent.
@@ -81,21 +87,37 @@ class Delivery(MessageProxy):
 
     def settlement(self, *, rejected: bool) -> Complete | Retry | Discard:
         """What the server is to be told: a retry that was asked for wins, or the message would be lost."""
+        about = self.about() if self.queue.announcing.tells_ends else None
         if isinstance(self._exception, JobCancelled):
-            return Discard(self.job)
+            return Discard(self.job, about=about)
         if self.intent is not None:
-            return Retry(self.job, self.error_text(), self.intent.delay, None, self.intent.payload)
+            return Retry(self.job, self.error_text(), self.intent.delay, None, self.intent.payload, about)
         if rejected:
-            return Retry(self.job, self.error_text(), max_retries=0)
+            return Retry(self.job, self.error_text(), max_retries=0, about=about)
         if not self.job.is_child:
-            return Complete(self.job)
+            return Complete(self.job, about=about)
         if self._exception is not None and not isinstance(self._exception, SkipMessage):
             # No middleware retries, so Dramatiq acknowledges it; its parent must not take it for done.
-            return Retry(self.job, self.error_text(), max_retries=0)
+            return Retry(self.job, self.error_text(), max_retries=0, about=about)
         if self._returned is None:
             # It was skipped, and returned nothing.
             self.keep_result(None)
-        return Complete(self.job, self._returned or b"")
+        return Complete(self.job, self._returned or b"", about)
+
+    @property
+    def raised(self) -> BaseException | None:
+        """The exception that its function raised, None when it raised none."""
+        return self._exception
+
+    def about(self) -> dict[str, str]:
+        """What its events tell beside the job."""
+        about = {"actor": self.actor_name}
+        if self.duration is not None:
+            about["duration_ms"] = f"{self.duration * 1000:.3f}"
+        if self._exception is not None:
+            about["error"] = type(self._exception).__name__
+            about["message"] = _text_of(self._exception)[:_MESSAGE]
+        return about
 
     def keep_result(self, result: Any) -> InvalidArgument | None:
         """Encode what the function returned, when a flow's parent is to be told; answers why that cannot be done."""
@@ -137,12 +159,7 @@ class Delivery(MessageProxy):
         error = self._exception
         if error is None:
             return "rejected without an exception"
-        try:
-            head = f"{type(error).__name__}: {error}"
-        except BaseException as broken:
-            # It must not leave this thread, whatever it is: the job would stay claimed, and the worker's thread end.
-            head = f"{type(error).__name__} (its text cannot be read: {type(broken).__name__})"
-        head = head[:ERROR_TAIL]
+        head = f"{type(error).__name__}{_text_of(error, ': ')}"[:ERROR_TAIL]
         if error.__traceback__ is None:
             return head
         return f"{head}\n{''.join(traceback.format_tb(error.__traceback__, -_ERROR_FRAMES))[-ERROR_TAIL:]}"
@@ -167,6 +184,15 @@ class Delivery(MessageProxy):
         slots, self._slots = self._slots, None
         if slots is not None:
             slots.give(1)
+
+
+def _text_of(error: BaseException, lead: str = "") -> str:
+    """What an exception says, behind ``lead``, or why it cannot be read."""
+    try:
+        return f"{lead}{error}"
+    except BaseException as broken:
+        # It must not leave this thread, whatever it is: the job would stay claimed, and the worker's thread end.
+        return f"{lead and ' '}(its text cannot be read: {type(broken).__name__})"
 
 
 def job_id(message: Message[Any] | MessageProxy) -> str:

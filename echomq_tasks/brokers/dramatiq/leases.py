@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+from collections.abc import Callable
 
 from echomq_tasks.brokers.dramatiq.delivery import Delivery, lease_end
 from echomq_tasks.errors import EchoMQError
@@ -21,10 +22,12 @@ class LeaseKeeper:
 
     Parameters:
       lease: seconds a lease lasts.
+      lost: told of each job whose lease is found lost.
     """
 
-    def __init__(self, lease: float) -> None:
+    def __init__(self, lease: float, lost: Callable[[Delivery], None]) -> None:
         self._lease = lease
+        self._lost = lost
         self._reset()
         after_fork(self._reset)
 
@@ -112,6 +115,7 @@ class LeaseKeeper:
         lost, unknown, cancelled = (
             {id(job) for job in some} for some in (renewal.lost, renewal.unknown, renewal.cancelled)
         )
+        gone: list[Delivery] = []
         for delivery in deliveries:
             if id(delivery.job) in unknown:
                 continue
@@ -127,5 +131,16 @@ class LeaseKeeper:
                     delivery.job_id,
                     delivery.actor_name,
                 )
+                gone.append(delivery)
+        if gone:
+            # By a thread of its own: what is still held must not wait for what is told of the others.
+            threading.Thread(target=self._tell, args=(gone,), name="echomq-lost", daemon=True).start()
         if renewal.error is not None:
             raise renewal.error
+
+    def _tell(self, gone: list[Delivery]) -> None:
+        for delivery in gone:
+            try:
+                self._lost(delivery)
+            except Exception:
+                _log.exception("that job %s lost its lease is told to nobody", delivery.job_id)

@@ -9,6 +9,7 @@ from dramatiq import Actor
 
 from echomq_tasks.brokers.dramatiq.uniqueness import check_unique
 from echomq_tasks.errors import InvalidArgument
+from echomq_tasks.events import chosen_events
 from echomq_tasks.identity import group_id
 from echomq_tasks.keyspace import repeat_key
 from echomq_tasks.queue import check_repeat
@@ -37,6 +38,8 @@ def check_options(actor: Actor[..., Any]) -> None:
             raise InvalidArgument(f"group_limit is a whole number from 1 up, not {limit!r}")
         if group is None:
             raise InvalidArgument("group_limit= bounds the lane of a group: give group= too")
+    if "events" in options:
+        chosen_events(options["events"])
     check_unique(options.get("unique"), options.get("unique_key"), options.get("unique_ttl"))
     if repeats(actor):
         _check_repeat(actor)

@@ -10,16 +10,19 @@ from typing import TYPE_CHECKING, Any
 from dramatiq.logging import get_logger
 
 from echomq_tasks.brokers.dramatiq.repeating import register_repeats
+from echomq_tasks.bus import keep_retention
 from echomq_tasks.errors import EchoMQError, ScriptError
 from echomq_tasks.queue import Claimed, Queue
 
 if TYPE_CHECKING:
     from echomq_tasks.brokers.dramatiq.broker import EchoMQBroker
 
-#: Seconds between two looks at the dead while all of them are within bounds.
+#: Seconds between two looks at the dead, or at the logs, while all of them are within bounds.
 _TRIM_BEAT = 60.0
 #: Seconds until the next step when there is likely more to do. Not at once, so that a claim comes in between.
 _SOON = 0.1
+#: A step that drops so many records of logs was cut off, and there are more to drop.
+_LOG_STEP = 5_000
 #: How many dead jobs one step looks at.
 _TRIM_STEP = 500
 #: Seconds before a chore that failed is tried again, when jobs wait for it.
@@ -51,7 +54,7 @@ class _Chore:
 
 
 class Tending:
-    """Sweeps stalled jobs, fires repeats, delivers to parents in other queues, and keeps the dead within bounds.
+    """Sweeps stalled jobs, fires repeats, delivers to parents elsewhere, and keeps the dead and the logs within bounds.
 
     For one consumer and its thread, which calls :meth:`on_beat` when it has nothing to hand out.
 
@@ -70,10 +73,11 @@ class Tending:
         self._trimmed_to: str | None = None
         self._claimed_at = time.monotonic()
         self._registering = _Chore("registering repeats", lambda: register_repeats(broker, queue), beat)
-        self._firing = _Chore("firing repeats", lambda: queue.fire_repeats(), _PAUSE)
+        self._firing = _Chore("firing repeats", self._fire, _PAUSE)
         self._delivering = _Chore("delivering to parents", lambda: queue.deliver(), _PAUSE)
         self._trimming = _Chore("dropping old dead jobs", self._trim, beat, due=0.0)
-        self._chores = (self._registering, self._firing, self._delivering, self._trimming)
+        self._retaining = _Chore("trimming logs", self._retain, beat, due=0.0)
+        self._chores = (self._registering, self._firing, self._delivering, self._trimming, self._retaining)
 
     @property
     def due(self) -> float:
@@ -132,6 +136,7 @@ class Tending:
         except ScriptError:
             self.logger.exception("The sweep of queue %r failed; trying again on the next beat.", self._queue.name)
             return
+        self._broker.signalling.swept(self._queue, swept)
         if swept.recovered:
             self.logger.warning("%d jobs of a lost worker wait again: %s", len(swept.recovered), swept.recovered[:5])
         for job_id in swept.dead:
@@ -139,6 +144,16 @@ class Tending:
         if len(swept.recovered) + len(swept.dead) >= 100:
             # A full step means that there may be more.
             self._sweep_at = time.monotonic() + _SOON
+
+    def _fire(self) -> None:
+        self._broker.signalling.fired(self._queue, self._queue.fire_repeats())
+
+    def _retain(self) -> None:
+        removed = keep_retention(self._queue.scripts, self._queue.base)
+        # A log that grows is looked after on each beat; that of this broker's own events may grow fast.
+        grows = removed or self._broker.announcing.log is not None
+        pause = _SOON if removed >= _LOG_STEP else self._beat if grows else _TRIM_BEAT
+        self._retaining.due = time.monotonic() + pause
 
     def _trim(self) -> None:
         most, ttl = self._broker.dead_max, self._broker.dead_ttl

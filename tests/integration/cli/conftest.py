@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from support.servers import ServerProcess
 from support.shell import Shell
 from wire.handwriting import Wire
 
@@ -32,3 +33,9 @@ def wire(connection: Connection, queue_name: str) -> Wire:
 def echomq(url: str, capsys: pytest.CaptureFixture[str]) -> Shell:
     """The command."""
     return Shell(url, capsys)
+
+
+@pytest.fixture
+def shell(server: ServerProcess, capsys: pytest.CaptureFixture[str]) -> Shell:
+    """The command against the server of ``standalone``."""
+    return Shell(server.url, capsys)
