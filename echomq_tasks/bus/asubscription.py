@@ -10,9 +10,11 @@ from typing import Any, Self
 
 from echomq_tasks.bus.feed import Closed, Feed, More
 from echomq_tasks.bus.gap import Gap
+from echomq_tasks.bus.places import behind
 from echomq_tasks.bus.subscription import RETRY
 from echomq_tasks.errors import EchoMQError, ServerUnavailable
 from echomq_tasks.events import Event
+from echomq_tasks.keyspace import check_queue
 from echomq_tasks.scripts.arguments import seconds_to_ms
 
 
@@ -127,6 +129,15 @@ class AsyncSubscription:
             raise StopAsyncIteration from None
         assert item is not None
         return item
+
+    def has_read(self, queue: str, record_id: str) -> None:
+        """As :meth:`echomq_tasks.bus.Subscription.has_read`."""
+        self._feed.has_read(check_queue(queue), behind(None, record_id))
+
+    @property
+    def connected(self) -> bool:
+        """As :attr:`echomq_tasks.bus.Subscription.connected`."""
+        return self._feed.connected
 
     @property
     def closed(self) -> bool:

@@ -14,6 +14,7 @@ from echomq_tasks.bus.feed import Feed
 from echomq_tasks.bus.handlers import Handlers
 from echomq_tasks.bus.hub import Hub
 from echomq_tasks.bus.log import Log
+from echomq_tasks.bus.names import warn_of_odd_events
 from echomq_tasks.bus.records import Codec
 from echomq_tasks.bus.recovery import Recovery
 from echomq_tasks.bus.subscription import Subscription
@@ -109,9 +110,10 @@ class Bus(Handlers):
             raise InvalidArgument(
                 f"the event {event!r} tells what the wire itself did: choose another name, as 'order.{event}'"
             )
+        text = event_text(None, _checked(fields))
         scripts = Scripts.of(self.connect())
         caller = self._callers.take()
-        args = (caller.id, caller.nonce(), str.__str__(event), "", event_text(None, _checked(fields)))
+        args = (caller.id, caller.nonce(), str.__str__(event), "", text)
         heard = scripts.call("event_send", queue_key(queue), args, Announcing((event,)).arguments(scripts.mint))
         # Given back only now: under the id of a call that was not answered, the next one would be taken for it.
         caller.answered()
@@ -131,14 +133,17 @@ class Bus(Handlers):
         After a broken connection the bus connects and subscribes again by itself, and the reader gets a
         :class:`~echomq_tasks.bus.Gap` where something may be missing. With ``catch_up`` it gets what was missed
         instead, read from the log that keeps the same events, without doubles: each queue's events in their order.
-        What no log can give is still told by a gap. Events that no log keeps are heard live only.
+        What no log can give is still told by a gap: for a queue without that log, or one of which an event was heard
+        that no log keeps, or whose log was trimmed or deleted meanwhile.
 
         Parameters:
           queues: their names.
-          events: the names of the events to hear, also of an app's own; None for all.
+          events: the names of the events to hear, also of an app's own; None for all. One that is almost an event of
+            the library's is logged as a warning.
           patterns: over names of queues, ``*`` for any characters and ``?`` for one, as ``("mail.*",)``. A queue that
             is named too, or matches twice, is heard once. Patterns do not hear what is published sharded
-            (``SPUBLISH``), and after a gap ``catch_up`` looks for their logs among all keys of the server.
+            (``SPUBLISH``), and after a gap ``catch_up`` looks for their logs among all keys of the server. A queue that
+            was not heard before, and has no log, is told of only when no queue that matches has one.
           catch_up: the name of that log, as ``"lifecycle"``.
           buffer: how many events are kept for a reader that is slow. Then the oldest are dropped, which a gap tells, or
             ``catch_up`` reads again.
@@ -246,6 +251,7 @@ def _chosen(events: Iterable[str] | None) -> frozenset[str] | None:
     names = frozenset(events)
     if not names or not all(isinstance(name, str) and name for name in names):
         raise InvalidArgument(f"events is a set of names, as {{'failed'}}, or None for all, not {shown(events)}")
+    warn_of_odd_events(names)
     return names
 
 

@@ -3,30 +3,24 @@
 from __future__ import annotations
 
 import asyncio
-import contextvars
 import logging
-import os
-import re
-import secrets
-import socket
 import threading
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable
 from typing import Any
 
 from echomq_tasks.bus.bell import Bell
-from echomq_tasks.bus.delivery import Delivery
 from echomq_tasks.bus.failures import backoff
 from echomq_tasks.bus.groups import GroupInfo, dead_log, read_groups
 from echomq_tasks.bus.hands import Handler, Hands, OnLoop, OwnThread, is_async
 from echomq_tasks.bus.holding import Held, Holding
-from echomq_tasks.bus.ledger import Ledger, Tally, Unfinished
+from echomq_tasks.bus.intake import Intake
+from echomq_tasks.bus.ledger import Ledger, Tally
 from echomq_tasks.bus.log import Log
-from echomq_tasks.bus.member import Entry, Member, entries
+from echomq_tasks.bus.loops import check_loop, in_thread
+from echomq_tasks.bus.member import Member, unique_name
 from echomq_tasks.bus.pulse import Pulse
-from echomq_tasks.bus.records import Record
 from echomq_tasks.bus.settings import Settings, Start, check_handler
 from echomq_tasks.errors import EchoMQError, InvalidArgument, ServerOutOfMemory, ServerUnavailable
 from echomq_tasks.forks import after_fork
@@ -36,14 +30,13 @@ _log = logging.getLogger(__name__)
 
 #: Seconds of work that are read ahead: what is read waits for its turn here, while others may have nothing to do.
 _AHEAD = 0.5
-#: Pending entries of our own that are looked at in one step.
-_PAGE = 100
 #: Seconds after which what is finished is told, though more is in hand.
 _TELL = 0.2
 #: Seconds a look at the event loop or at the bell takes while coroutines are at work.
 _LOOK = 0.05
-#: How often an end is told to a server that is away, before it is left to whoever claims the entries later.
-_LAST_TRIES = 4
+#: How often an end is told to a server that is away, before it is left to whoever claims the entries later; and for how
+#: many seconds at most, for one that hangs takes its time with each.
+_LAST_TRIES, _LAST_SECONDS = 4, 3.0
 #: Seconds between two looks for consumers that are gone.
 _TIDY = 60.0
 
@@ -57,6 +50,9 @@ class Consumer:
     finished when its handler returned; one whose handler raised is delivered again after ``min_idle``, to this or
     another member, and goes to the dead log ``<log>.dead`` when it has failed ``max_deliveries`` times. So every entry
     is handled at least once, and more than once only when a member died or lost the server at the wrong moment.
+
+    What was delivered before may have killed who had it, so a member handles those one at a time (new ones beside it,
+    when it is async). An entry that kills all who take it is given up like one that fails, and no other with it.
 
     A record of the dead log has the fields of the entry (its ``id`` is ``dead.id``) and ``dead.error``, ``dead.entry``
     (its stream id), ``dead.group`` and ``dead.deliveries``. Of an entry with more than 3,000 fields it has the first
@@ -100,6 +96,8 @@ class Consumer:
         forget: float = 600.0,
         on_behind: Callable[[int], Any] | None = None,
     ) -> None:
+        if not isinstance(log, Log):
+            raise InvalidArgument(f'a consumer takes a log, as bus.log("orders", "audit"), not {shown(log)}')
         dead_log(log.name)
         #: What it was made with.
         self.settings = Settings(
@@ -120,7 +118,7 @@ class Consumer:
 
     def _open(self, name: str | None) -> None:
         #: The consumer's name in the group.
-        self.name = name or _unique()
+        self.name = name or unique_name()
         self._member = Member(self.log, self.group, self.name)
         self._holding = Holding()
         self._ledger = Ledger(self._member, self._holding, self.settings, self.tally)
@@ -131,11 +129,8 @@ class Consumer:
         self._waiting: deque[Held] = deque()
         self._hands: Hands | None = None
         # The rest belongs to the thread that runs.
-        self._own: str | None = ""  # where the look at our own pending entries goes on; None when it is done
-        self._own_counts = True
-        self._cursor = "0-0"
-        self._last = "0-0"
-        self._next_claim = self._next_tidy = 0.0
+        self._intake = Intake(self.log, self._member, self._holding, self._ledger, self.settings)
+        self._next_tidy = 0.0
         self._tries = 0
 
     def _after_fork(self) -> None:
@@ -163,7 +158,7 @@ class Consumer:
             )
         check_handler(work, self.settings.concurrency)
         if loop is not None:
-            _check_loop(loop)
+            check_loop(loop)
         if not self._busy.acquire(blocking=False):
             raise InvalidArgument(f"the consumer {self.name} runs already: make another one for another thread")
         try:
@@ -183,25 +178,14 @@ class Consumer:
 
         Raises: as :meth:`run`.
         """
-        loop, context = asyncio.get_running_loop(), contextvars.copy_context()
-        thread = ThreadPoolExecutor(1, thread_name_prefix=f"echomq-consumer-{self.group}")
-        cancelled: asyncio.CancelledError | None = None
-        try:
-            # In the caller's context, which the handlers then have, too.
-            end = loop.run_in_executor(thread, lambda: context.run(self.run, handler, loop=loop))
-            while not end.done():
-                try:
-                    await asyncio.wait([end])
-                except asyncio.CancelledError as error:
-                    if cancelled is not None and self._hands is not None:
-                        self._hands.cancel()
-                    cancelled = error
-                    self.stop()
-        finally:
-            thread.shutdown(wait=False)
-        end.result()
-        if cancelled is not None:
-            raise cancelled
+        loop = asyncio.get_running_loop()
+
+        def stop(again: bool) -> None:
+            self.stop()
+            if again and self._hands is not None:
+                self._hands.cancel()
+
+        await in_thread(lambda: self.run(handler, loop=loop), stop, f"echomq-consumer-{self.group}")
 
     def stop(self) -> None:
         """Let :meth:`run` end, from any thread: it finishes what its handler has and gives the rest back. For good."""
@@ -212,6 +196,12 @@ class Consumer:
     def stopping(self) -> bool:
         """Whether :meth:`stop` was called."""
         return self._stopping
+
+    @property
+    def at_work(self) -> bool:
+        """Whether its handler has something in hand."""
+        hands = self._hands
+        return hands is not None and hands.running() > 0
 
     def info(self) -> GroupInfo | None:
         """How the group stands; None when the server knows no such group.
@@ -228,8 +218,8 @@ class Consumer:
             self._hands = OnLoop(work, self.settings.concurrency, self._holding, loop)
         else:
             self._hands = OwnThread(work, self._holding)
-        self._own, self._own_counts = "", True
-        pulse = Pulse(self._renew_stale, self.settings.min_idle / 4, f"echomq-pulse-{self.group}")
+        self._intake.begin()
+        pulse = Pulse(self._ledger.renew_stale, self.settings.min_idle / 4, f"echomq-pulse-{self.group}")
         try:
             self._join("")
             while not self._stopping:
@@ -253,9 +243,7 @@ class Consumer:
             # Not at the first: a connection that only dropped is back by then.
             if self._tries == 1:
                 _log.warning("%s of %s lost the server and tries to get back: %s", self.name, self._ledger.where, error)
-            # A reply may have been lost on its way, and with it what it delivered.
-            if self._own is None:
-                self._own, self._own_counts = "", False
+            self._intake.lost()
             self._rest(backoff(self._tries))
             self._tries += 1
 
@@ -283,81 +271,45 @@ class Consumer:
         if not self._hands.room(_LOOK) or self._stopping:
             self._ledger.tell(_TELL)
         elif self._waiting:
-            held = self._waiting.popleft()
-            if self._still_ours(held):
-                held.started = True
-                self._hands.start(held)
+            self._start()
             self._ledger.tell(_TELL)
         elif not self._read():
             self._idle()
 
+    def _start(self) -> None:
+        """Give the handler the next entry."""
+        assert self._hands is not None
+        if self._waiting[0].delivery.deliveries > 1:
+            # It may end this process, and what is finished would be handled again.
+            self._ledger.tell(0)
+        held = self._waiting.popleft()
+        if self._still_ours(held):
+            held.started = True
+            self._hands.start(held)
+
     def _idle(self) -> None:
         assert self._hands is not None
         while not self._stopping:
-            left = self._next_claim - time.monotonic()
+            left = self._intake.left
             if left <= 0 or self._holding.any_finished:
                 return
             # A coroutine that ends does not ring, so it is looked for.
-            if self._bell.wait(self._last, min(left, _LOOK) if self._hands.running() else left):
+            if self._bell.wait(self._intake.last, min(left, _LOOK) if self._hands.running() else left):
                 return
 
     def _read(self) -> bool:
-        """Take entries in hand: our own first, then those of the dead, then new ones; False when there are none."""
+        """Take entries in hand; False when there are none."""
         if time.monotonic() >= self._next_tidy:
             self._tidy()
-        most, now = self._ahead(), time.monotonic()
-        while self._own is not None:
-            reply = self._ledger.exchange(self._member.held(self._own, _PAGE))
-            if not reply:
-                self._rejoin()
-                return True
-            # Goes on when nothing is due: to look is no sign yet that the server takes what a read writes.
-            if self._drain([entry.decode() for entry in reply[0]], most, now):
-                return True
-        if now >= self._next_claim:
-            reply = self._ledger.exchange(self._member.claim(self.settings.min_idle, self._cursor, most))
-            if reply:
-                self._cursor = reply[0].decode()
-                if self._cursor == "0-0":
-                    self._next_claim = now + self.settings.beat
-                self._ledger.drop(reply[2])
-                self._take(entries(reply[1]), now)
-                return True
-        else:
-            reply = self._ledger.exchange(self._member.read(most))
-            if reply:
-                self._ledger.miss(reply[0])
-                self._last = reply[1].decode()
-                return self._take(entries(reply[2]), now) > 0
-        self._rejoin()
-        return True
-
-    def _drain(self, page: list[str], most: int, now: float) -> bool:
-        """Take what is due of our own pending entries; the others stay as they are, not counted, and as idle as before.
-
-        Answers whether there was something.
-        """
-        chosen: dict[str, bool] = {}
-        tries = self._ledger.tries
-        own = page[-1] if len(page) == _PAGE else None
-        for entry in page:
-            if self._holding.holds(entry) or not tries.due(entry):
-                continue
-            if len(chosen) == most:
-                own = next(reversed(chosen))
-                break
-            # What we have lost on its way was counted when the server sent it; what has failed here is tried anew.
-            chosen[entry] = self._own_counts or tries.known(entry)
-        if chosen:
-            reply = self._ledger.exchange(self._member.own(chosen))
-            if reply:
-                self._ledger.drop(reply[1])
-                self._take(entries(reply[0]), now)
-        self._own = own
-        return bool(chosen)
+        taken = self._intake.more(self._ahead())
+        if taken is None:
+            self._rejoin()
+            return True
+        self._waiting.extend(taken)
+        return bool(taken)
 
     def _ahead(self) -> int:
-        """How many entries to read: as many as are handled within half a second."""
+        """How many new entries to read: as many as are handled within half a second."""
         assert self._hands is not None
         pace, batch, concurrency = self._hands.pace, self.settings.batch, self.settings.concurrency
         if pace is None:
@@ -365,26 +317,11 @@ class Consumer:
             return max(1, min(batch, concurrency - self._hands.running()))
         return max(1, min(batch, int(_AHEAD * concurrency / max(pace, 1e-6))))
 
-    def _take(self, delivered: Iterable[Entry], now: float) -> int:
-        taken = 0
-        for entry in delivered:
-            record = Record.of(entry.id, entry.pairs, self.log.codec)
-            delivery = Delivery(record, self.log.queue, self.log.name, self.group, entry.deliveries)
-            held = self._holding.take(delivery, now)
-            if held is None:
-                continue
-            taken += 1
-            if entry.deliveries > self.settings.max_deliveries:
-                self._holding.finish(held, Unfinished(entry.deliveries - 1, self._ledger.tries.error(entry.id)))
-            else:
-                self._waiting.append(held)
-        return taken
-
     def _rejoin(self) -> None:
         # Whatever is in hand was delivered by a group that is no more; the new one delivers what is still there.
         self._holding.forget(self._waiting)
         self._waiting.clear()
-        self._cursor = "0-0"
+        self._intake.regrouped()
         self._join("is gone, as after the server was emptied")
 
     # -- what is in hand ----------------------------------------------------------------------------------------
@@ -393,24 +330,13 @@ class Consumer:
         if not held.lost and time.monotonic() - held.seen > self.settings.min_idle / 2:
             # Not renewed for long: this process was held up, or the server away, and others may have it by now.
             try:
-                self._renew([held])
+                self._ledger.renew([held])
             except ServerUnavailable:
                 self._waiting.appendleft(held)
                 raise
         if held.lost:
             self._holding.forget([held])
         return not held.lost
-
-    def _renew_stale(self) -> None:
-        """Renew what was not renewed for a while; the pulse calls it."""
-        if stale := self._holding.stale(self.settings.min_idle / 8):
-            self._renew(stale)
-
-    def _renew(self, several: list[Held]) -> None:
-        now = time.monotonic()
-        ours = self._member.renew(held.id for held in several)
-        for held in self._holding.renewed(several, ours, now):
-            _log.warning("the entry %s of %s is at work, and was trimmed or taken over", held.id, self._ledger.where)
 
     def _tidy(self) -> None:
         forget_ms = self.settings.forget_ms
@@ -429,35 +355,18 @@ class Consumer:
             back += cut
         self._ledger.interrupted()
         self._holding.abandon()
-        ids = [held.id for held in back]
+        ids, deadline = [held.id for held in back], time.monotonic() + _LAST_SECONDS
         for attempt in range(_LAST_TRIES):
             try:
                 self._ledger.exchange(*([self._member.release(ids)] if ids else []))
                 self._member.tidy(0, self.name)
                 return
             except ServerUnavailable as error:
-                if attempt == _LAST_TRIES - 1:
+                if attempt == _LAST_TRIES - 1 or time.monotonic() > deadline:
                     left = len(self._holding.finished) + len(ids)
                     _log.warning("%s left %d entries of %s pending: %s", self.name, left, self._ledger.where, error)
-                else:
-                    time.sleep(0.05 * 2**attempt)
+                    return
+                time.sleep(0.05 * 2**attempt)
             except EchoMQError:
                 _log.exception("%s could not tidy up behind itself in %s", self.name, self._ledger.where)
                 return
-
-
-def _check_loop(loop: asyncio.AbstractEventLoop) -> None:
-    if not isinstance(loop, asyncio.AbstractEventLoop) or loop.is_closed():
-        raise InvalidArgument(f"loop is an event loop that runs in another thread, not {shown(loop)}")
-    try:
-        running = asyncio.get_running_loop()
-    except RuntimeError:
-        return
-    if running is loop:
-        raise InvalidArgument("run() would block the loop that its handlers run on: use await consumer.arun() there")
-
-
-def _unique() -> str:
-    """A name that no other consumer has, and that tells a person which machine and process it is."""
-    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64] or "host"
-    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"

@@ -17,8 +17,9 @@ from echomq_tasks.errors import EchoMQError, ServerUnavailable
 from echomq_tasks.events import Event
 
 if TYPE_CHECKING:
+    from echomq_tasks.bus.filling import Doubt, Filling
     from echomq_tasks.bus.hub import Hub
-    from echomq_tasks.bus.recovery import Filling, Recovery
+    from echomq_tasks.bus.recovery import Recovery
 
 #: A full buffer makes room by one part in so many at once, or a reader that stays slow would meet a gap at every step.
 _PARTS = 16
@@ -65,9 +66,9 @@ class Feed:
         self._items: deque[Event | Hole] = deque()
         # What was thrown away in front of the buffer.
         self._dropped: Hole | None = None
-        # With a log: the newest record of each queue that was put in here, or passed over as not asked for.
-        self._newest: dict[str, Place] = {}
-        self._filling: Filling | None = None
+        # How many were taken out of the buffer, so that each has a number.
+        self._taken = 0
+        self._filling: Filling | Doubt | None = None
         self._filled: deque[Event | Gap] = deque()
         self._error: EchoMQError | None = None
         self._closed = False
@@ -102,8 +103,8 @@ class Feed:
                 if len(self._items) >= self._size:
                     self._make_room()
                 self._items.append(event)
-            if self._recovery is not None and (place := place_of(event.id)) is not None:
-                self._newest[event.queue] = max(place, self._newest.get(event.queue, place))
+            if self._recovery is not None:
+                self._recovery.hear(event, wanted=wanted)
         if wanted:
             self._wake()
 
@@ -112,13 +113,14 @@ class Feed:
         lost = [channel.lost_at for channel in channels if channel.lost_at is not None]
         reason: Reason = "moved" if all(channel.moved for channel in channels) else "reconnected"
         hole = Hole(reason, min(lost, default=None))
+        topics = {channel.topic for channel in channels}
         with self._lock:
-            for topic in {channel.topic for channel in channels}:
-                if topic in self.queues:
-                    hole.starts[topic] = self._newest.get(topic)
-                if topic in self._matchers:
-                    hole.patterns.add(topic)
-                    hole.starts |= {name: at for name, at in self._newest.items() if self._way(name) == topic}
+            hole.patterns |= topics & self._matchers.keys()
+            names = topics & self.queues
+            if self._recovery is not None:
+                names |= {name for name in self._recovery.queues_heard() if self._way(name) in hole.patterns}
+                hole.unlogged = dict.fromkeys(names & self._recovery.unlogged, 0)
+            hole.starts = {name: self._seen(name) for name in names}
             last = self._items[-1] if self._items else None
             if isinstance(last, Hole) and last.reason == reason:
                 last.merge(hole)
@@ -140,6 +142,9 @@ class Feed:
         with contextlib.suppress(InvalidStateError):
             self.ended.set_result(None)
 
+    def _seen(self, queue: str) -> tuple[Place, ...]:
+        return () if self._recovery is None else self._recovery.seen(queue)
+
     def _way(self, queue: str) -> str | None:
         """The pattern by which this feed takes the events of a queue; None when it has the queue by name, or not."""
         if queue in self.queues:
@@ -150,12 +155,14 @@ class Feed:
         dropped = self._dropped or Hole("overflow")
         for _ in range(max(1, self._size // _PARTS)):
             item = self._items.popleft()
+            self._taken += 1
             if isinstance(item, Hole):
                 dropped.merge(item)
                 continue
             place = place_of(item.id)
-            start = place.before() if place is not None else self._newest.get(item.queue)
-            dropped.merge(Hole("overflow", item.at, {item.queue: start}, lost=1, unlogged=place is None))
+            start = (place.before(),) if place is not None else self._seen(item.queue)
+            unlogged = {item.queue: 1} if place is None else {}
+            dropped.merge(Hole("overflow", item.at, {item.queue: start}, lost=1, unlogged=unlogged))
         dropped.reason = "overflow"
         self._dropped = dropped
 
@@ -194,6 +201,7 @@ class Feed:
                     item, self._dropped = self._dropped, None
                 elif self._items:
                     item = self._items.popleft()
+                    self._taken += 1
                 elif self._error is not None:
                     raise self._error
                 else:
@@ -204,6 +212,8 @@ class Feed:
                     self._filling = self._recovery.fill(item, self.events, self._owned)
                 elif self._recovery is None or not self._recovery.has_given(item):
                     return item
+                elif not self._recovery.is_sure(item.queue, self._taken):
+                    self._filling = self._recovery.doubt(item)
 
     def _owned(self, pattern: str, queue: str) -> bool:
         return self._way(queue) == pattern
@@ -219,14 +229,15 @@ class Feed:
                 filling = self._filling
                 if filling is None or self._filled:
                     return
+                here = self._taken + len(self._items)
             # The log is read without the lock, for the hub must never wait.
             try:
-                found = filling.read()
+                found = filling.read(here)
             except ServerUnavailable:
                 if self._error is None:
                     raise
                 # Nobody waits for the server to come back.
-                found, filling.done = [filling.hole.gap()], True
+                found, filling.done = [filling.given_up()], True
             with self._lock:
                 self._filled.extend(found)
                 if filling.done:
@@ -236,6 +247,17 @@ class Feed:
         """Note where the logs end now; called once, when the subscription stands."""
         if self._recovery is not None:
             self._recovery.begin()
+
+    def has_read(self, queue: str, place: Place) -> None:
+        """Take the records of the log up to ``place`` for given: somebody has read them."""
+        with self._lock:
+            if self._recovery is not None:
+                self._recovery.give(queue, place, 0)
+
+    @property
+    def connected(self) -> bool:
+        """Whether everything that was confirmed is heard now: not while the connection is away."""
+        return not any(self in channel.losers for channel in list(self.channels))
 
     @property
     def recovers(self) -> bool:
@@ -248,14 +270,18 @@ class Feed:
         return self._closed or os.getpid() != self._pid
 
     def close(self) -> bool:
-        """End it: readers meet :class:`Closed`. False when it was closed before, or is another process's."""
-        if self.closed:
+        """End it: readers meet :class:`Closed`. False when that is done, or is for another process to do."""
+        if os.getpid() != self._pid:
             return False
         # Without the lock: a signal handler closes what its thread may just be reading.
-        self._closed = True
+        first, self._closed = not self._closed, True
         self._wake()
-        if self.hub is not None:
-            self.hub.leave(self)
+        if self.hub is None:
+            return first
+        if self.ended.done():
+            return False
+        # Again, when it was closed before: an exception may have been thrown into whoever did.
+        self.hub.leave(self)
         return True
 
     def __str__(self) -> str:

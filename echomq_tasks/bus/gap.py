@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Literal
 
-from echomq_tasks.bus.places import Place
+from echomq_tasks.bus.places import FIRST, Place
 
 #: Why something may be missing.
 Reason = Literal["reconnected", "moved", "overflow", "trimmed"]
@@ -19,7 +19,7 @@ class Gap:
     Attributes:
       reason: ``reconnected``: the connection was away for a while; ``moved``: the queue's slot went to another node
         of the cluster; ``overflow``: the reader was too slow and its buffer full; ``trimmed``: the log that was to fill
-        a gap no longer reaches back to it.
+        a gap no longer reaches back to it, or was deleted.
       since: unix seconds from which on events may be missing, by this machine's clock (for an ``overflow``, when the
         first of them happened); None when that is not known.
       queues: the queues that it is about.
@@ -38,25 +38,27 @@ class Gap:
 class Hole:
     """A gap in the making, which may grow until it is told, or filled from a log.
 
-    ``starts`` has, for each queue, the place in its log behind which events are missing; None when none was seen yet.
+    ``starts`` has, for each queue, the newest places in its log that were seen ahead of what is missing; none when none
+    was.
     """
 
     reason: Reason
     since: float | None = None
-    starts: dict[str, Place | None] = field(default_factory=dict)
+    starts: dict[str, tuple[Place, ...]] = field(default_factory=dict)
     patterns: set[str] = field(default_factory=set)
     lost: int = 0
-    #: An event that no log keeps is among what is missing, so that no log can fill the hole.
-    unlogged: bool = False
+    #: The queues where an event that no log keeps is missing, or may be: no log can fill that. Of each, how many such
+    #: events were thrown away.
+    unlogged: dict[str, int] = field(default_factory=dict)
 
     def merge(self, later: Hole) -> None:
         """Take in a hole that comes behind this one."""
         for queue, start in later.starts.items():
-            mine = self.starts.get(queue, start)
-            self.starts[queue] = None if mine is None or start is None else min(mine, start)
+            self.starts[queue] = min(self.starts.get(queue, start), start, key=_newest)
         self.patterns |= later.patterns
         self.lost += later.lost
-        self.unlogged |= later.unlogged
+        for queue, lost in later.unlogged.items():
+            self.unlogged[queue] = self.unlogged.get(queue, 0) + lost
         if later.since is not None and (self.since is None or later.since < self.since):
             self.since = later.since
 
@@ -64,5 +66,18 @@ class Hole:
         """What the reader is told; only about these, when there are some."""
         if queues or patterns:
             return Gap(self.reason, self.since, tuple(queues), tuple(patterns))
-        lost = self.lost if self.reason == "overflow" else None
-        return Gap(self.reason, self.since, tuple(sorted(self.starts)), tuple(sorted(self.patterns)), lost)
+        return Gap(
+            self.reason, self.since, tuple(sorted(self.starts)), tuple(sorted(self.patterns)), self._thrown(self.lost)
+        )
+
+    def unlogged_gap(self) -> Gap:
+        """What the reader is told ahead of what a log gives."""
+        lost = self._thrown(sum(self.unlogged.values()))
+        return Gap(self.reason, self.since, tuple(sorted(self.unlogged)), lost=lost)
+
+    def _thrown(self, lost: int) -> int | None:
+        return lost if self.reason == "overflow" else None
+
+
+def _newest(places: tuple[Place, ...]) -> Place:
+    return max(places, default=FIRST)

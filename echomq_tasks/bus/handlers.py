@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, TypeVar, cast
-from weakref import WeakKeyDictionary
+from weakref import WeakKeyDictionary, WeakMethod
 
 from echomq_tasks.bus.channel import check_pattern
 from echomq_tasks.bus.consumer import Consumer
@@ -13,9 +13,10 @@ from echomq_tasks.bus.delivery import Delivery
 from echomq_tasks.bus.groups import GroupInfo, dead_log, delete_group, read_groups
 from echomq_tasks.bus.hands import is_async
 from echomq_tasks.bus.log import Log
+from echomq_tasks.bus.names import warn_of_odd_events
 from echomq_tasks.bus.records import Codec
 from echomq_tasks.bus.replay import replay_dead
-from echomq_tasks.bus.settings import Settings, Start, check_handler
+from echomq_tasks.bus.settings import Settings, Start, check_function, check_handler
 from echomq_tasks.errors import InvalidArgument
 from echomq_tasks.keyspace import check_queue, stream_key
 from echomq_tasks.scripts.arguments import shown, whole
@@ -75,6 +76,8 @@ class Registered:
 
 # Weakly: registering does not keep a bus alive. In the order of the first registration.
 _registered: WeakKeyDictionary[Handlers, Registered] = WeakKeyDictionary()
+# Weakly too: who watches is not kept alive by it.
+_watchers: list[WeakMethod[Callable[[Bus, LiveHandler | GroupHandler], None]]] = []
 
 
 class Handlers:
@@ -100,7 +103,8 @@ class Handlers:
         :meth:`consumer`.
 
         Parameters:
-          events: the names of the events; none means any.
+          events: the names of the events; none means any. One that is almost an event of the library's is logged as a
+            warning.
           queues: the queues to hear; with ``patterns`` left out too, all queues are heard.
           patterns: patterns over the names of queues, as ``"mail.*"``.
           gaps: call it with each :class:`~echomq_tasks.bus.Gap` too, which tells where events may be missing.
@@ -109,11 +113,12 @@ class Handlers:
 
         Raises:
           InvalidName: when a queue or a pattern is not allowed.
-          InvalidArgument: when another argument is wrong.
+          InvalidArgument: when another argument is wrong, or the function cannot be called with one event.
         """
         for event in events:
             if not isinstance(event, str) or not event:
                 raise InvalidArgument(f'@bus.on takes the names of events, as @bus.on("failed"), not {shown(event)}')
+        warn_of_odd_events(events)
         names = tuple(check_queue(queue) for queue in _several(queues, "queues"))
         globs = tuple(check_pattern(pattern) for pattern in _several(patterns, "patterns"))
         if catch_up is not None:
@@ -123,10 +128,10 @@ class Handlers:
             globs = ("*",)
 
         def register(function: LiveFunction) -> LiveFunction:
-            if not callable(function):
-                raise InvalidArgument(f"@bus.on decorates a function of one event, not {shown(function)}")
-            wanted = frozenset(events) or None
-            registered(self).live.append(LiveHandler(function, wanted, names, globs, gaps, catch_up))
+            check_function(function, "@bus.on decorates a function", "event")
+            handler = LiveHandler(function, frozenset(events) or None, names, globs, gaps, catch_up)
+            registered(self).live.append(handler)
+            _tell(self, handler)
             return function
 
         return register
@@ -182,7 +187,9 @@ class Handlers:
                     f"the group {group} of {queue}/{log} has a handler: two would share its records between them; give "
                     "the second one a group of its own, or call both from one function"
                 )
-            found.groups.append(GroupHandler(function, queue, log, codec, threads, settings))
+            handler = GroupHandler(function, queue, log, codec, threads, settings)
+            found.groups.append(handler)
+            _tell(self, handler)
             return function
 
         return register
@@ -245,6 +252,18 @@ def registered(bus: Handlers) -> Registered:
 def buses_with_handlers() -> list[Bus]:
     """Every bus of this process with which something is registered, in the order of their first registrations."""
     return [cast("Bus", bus) for bus, found in list(_registered.items()) if found.live or found.groups]
+
+
+def watch(watcher: Callable[[Bus, LiveHandler | GroupHandler], None]) -> None:
+    """Call a bound method with each registration from now on, for as long as its object lives."""
+    _watchers[:] = [each for each in _watchers if each() is not None]
+    _watchers.append(WeakMethod(watcher))
+
+
+def _tell(bus: Handlers, handler: LiveHandler | GroupHandler) -> None:
+    for each in list(_watchers):
+        if (watcher := each()) is not None:
+            watcher(cast("Bus", bus), handler)
 
 
 def _several(names: Iterable[str], what: str) -> Iterable[str]:

@@ -51,15 +51,17 @@ class OwnThread:
     def __init__(self, handler: Callable[[Delivery], Any], holding: Holding) -> None:
         self._handler = handler
         self._holding = holding
+        self._running = 0
         self.pace: float | None = None
 
     def running(self) -> int:
-        """None is at work between two calls."""
-        return 0
+        """One while another thread looks, none between two calls."""
+        return self._running
 
     def start(self, held: Held) -> None:
         """Run the handler, to its end."""
         began = time.monotonic()
+        self._running = 1
         try:
             decode(held.delivery)
             self._handler(held.delivery)
@@ -71,6 +73,8 @@ class OwnThread:
             raise
         else:
             self._holding.finish(held, None)
+        finally:
+            self._running = 0
         self.pace = _average(self.pace, time.monotonic() - began)
 
     def room(self, timeout: float) -> bool:

@@ -86,6 +86,11 @@ class Holding:
             held = self._held.get(entry_id)
             return held is not None and not held.lost
 
+    def has(self, held: Held) -> bool:
+        """Whether this very delivery is in hand."""
+        with self._lock:
+            return self._held.get(held.id) is held
+
     def interrupted(self) -> list[Held]:
         """What ended the run instead of being finished by it."""
         with self._lock:

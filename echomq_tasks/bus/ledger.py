@@ -41,6 +41,7 @@ class Unfinished(EchoMQError):
     """Stands for the errors of those who died with an entry, or lost it; ``known`` is the last one, where it is."""
 
     def __init__(self, deliveries: int, known: str | None = None) -> None:
+        self.deliveries = deliveries
         super().__init__(
             f"delivered {deliveries} times and never finished: its handler failed, or its consumers died or lost it"
             if known is None
@@ -49,7 +50,7 @@ class Unfinished(EchoMQError):
 
 
 class Ledger:
-    """Tells the server what is finished; used by the consumer's own thread.
+    """Tells the server what is finished, and what is not; the consumer's own thread does, any other may renew.
 
     Parameters:
       member: the consumer's calls.
@@ -82,7 +83,7 @@ class Ledger:
         done = [held for held in finished if held.error is None]
         dead = [held for held in finished if held.error is not None and held.delivery.deliveries >= self._most]
         settling = [self._member.ack(held.id for held in done)] if done else []
-        settling += [self._member.bury(held.id, _told(held.error)) for held in dead]
+        settling += [self._member.bury(held.id, _told(held.error), _deliveries(held)) for held in dead]
         # Sent once: a read that is repeated delivers twice, and what the first one delivered is in nobody's hand.
         replies = self._member.scripts.attempt([*settling, *calls], repeat=False) if settling or calls else []
         self._told = time.monotonic()
@@ -112,6 +113,18 @@ class Ledger:
             exc_info=held.error,
         )
 
+    def renew(self, several: list[Held]) -> None:
+        """Tell the server that entries are still at work, and note what it says of them; from any thread."""
+        now = time.monotonic()
+        ours = self._member.renew(held.id for held in several)
+        for held in self._holding.renewed(several, ours, now):
+            _log.warning("the entry %s of %s is at work, and was trimmed or taken over", held.id, self.where)
+
+    def renew_stale(self) -> None:
+        """Renew what was not renewed for a while; from any thread."""
+        if stale := self._holding.stale(self._min_idle / 8):
+            self.renew(stale)
+
     def interrupted(self) -> None:
         """Remember what ended the run, should its entry be buried; it may be tried again at once."""
         for held in self._holding.interrupted():
@@ -140,7 +153,7 @@ class Ledger:
                 self._tally.buried += 1
                 _log.error(
                     "the entry %s of %s was given up after %d deliveries: it is in the log %s as %s",
-                    *(held.id, self.where, held.delivery.deliveries, dead_log(self._member.log.name), answer.decode()),
+                    *(held.id, self.where, _deliveries(held), dead_log(self._member.log.name), answer.decode()),
                     exc_info=None if isinstance(held.error, Unfinished) else held.error,
                 )
         self._holding.forget([held])
@@ -167,6 +180,11 @@ class Ledger:
                 self._on_behind(lost)
             except Exception:
                 _log.exception("on_behind of %s failed", self.where)
+
+
+def _deliveries(held: Held) -> int:
+    """How often an entry was handed out: the last delivery may have been for its burial only."""
+    return held.error.deliveries if isinstance(held.error, Unfinished) else held.delivery.deliveries
 
 
 def _told(error: BaseException | None) -> str:

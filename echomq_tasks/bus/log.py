@@ -194,15 +194,15 @@ class Log:
     def _tail(self, start: Position, after: Position | None, follow: bool, timeout: float | None) -> Callable[[], Tail]:
         patience = None if timeout is None else seconds_to_ms(timeout, "timeout") / 1000
 
-        def make(begin: Place) -> Tail:
-            return Tail(self.connection, self.key, begin, self.codec, follow=follow, timeout=patience)
+        def make(begin: Place, *, shown: bool = False) -> Tail:
+            return Tail(self.connection, self.key, begin, self.codec, follow=follow, timeout=patience, shown=shown)
 
         if after is not None:
             if start != "new":
                 raise InvalidArgument("give start= or after=, not both")
             begin = behind(None, after)
         elif start == "new":
-            return lambda: make(Place.of_entry(self.info().top))
+            return lambda: make(Place.of_entry(self.info().top), shown=True)
         else:
             begin = FIRST if start == "head" else behind(start, None)
         return lambda: make(begin)

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import os
+import re
+import secrets
+import socket
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from echomq_tasks.bus.log import Log
@@ -55,13 +59,13 @@ class Member:
         """The ids of what this consumer holds pending, behind an entry."""
         return self._call("group_held", behind, most)
 
-    def own(self, chosen: Mapping[str, bool]) -> Call:
-        """Entries that this consumer holds pending; by id, whether this counts as a delivery."""
-        return self._call("group_own", *(word for entry, counts in chosen.items() for word in (entry, int(counts))))
+    def own(self, entry_id: str, counts: bool) -> Call:
+        """An entry that this consumer holds pending; ``counts`` says whether this is another delivery."""
+        return self._call("group_own", entry_id, int(counts))
 
-    def claim(self, min_idle: float, cursor: str, most: int) -> Call:
-        """What nobody was heard of for ``min_idle`` seconds."""
-        return self._call("group_claim", seconds_to_ms(min_idle, "min_idle"), cursor, most)
+    def claim(self, min_idle: float, cursor: str) -> Call:
+        """One entry of which nobody was heard for ``min_idle`` seconds."""
+        return self._call("group_claim", seconds_to_ms(min_idle, "min_idle"), cursor)
 
     def ack(self, ids: Iterable[str]) -> Call:
         """Finish entries."""
@@ -71,11 +75,12 @@ class Member:
         """Give entries back that were not started."""
         return self._call("group_release", LONG_IDLE, *ids)
 
-    def bury(self, entry_id: str, error: str) -> Call:
+    def bury(self, entry_id: str, error: str, deliveries: int) -> Call:
         """Move an entry to the dead log."""
         number = self.scripts.mint.snowflake()
         text = error[:_LONGEST_ERROR].encode(errors="backslashreplace")
-        return self._call("group_bury", entry_id, text, (number >> 22) + EPOCH_MS, number & 0x3FFFFF, _MOST_DEAD)
+        minted = ((number >> 22) + EPOCH_MS, number & 0x3FFFFF)
+        return self._call("group_bury", entry_id, text, *minted, _MOST_DEAD, deliveries)
 
     def renew(self, ids: Iterable[str]) -> list[bool]:
         """Tell that entries are still at work; answers for each whether it still is this consumer's."""
@@ -94,3 +99,9 @@ class Member:
 def entries(rows: Sequence[Sequence[Any]]) -> list[Entry]:
     """The entries in a reply; one without a count was delivered for the first time."""
     return [Entry(row[0].decode(), row[1], row[2] if len(row) > 2 else 1) for row in rows]
+
+
+def unique_name() -> str:
+    """A name that no other consumer has, and that tells a person which machine and process it is."""
+    host = re.sub(r"[^A-Za-z0-9._-]", "-", socket.gethostname())[:64] or "host"
+    return f"{host}-{os.getpid()}-{secrets.token_hex(4)}"

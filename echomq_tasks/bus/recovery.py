@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
-import logging
+import contextlib
 import re
 from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from echomq_tasks.bus.gap import Gap, Hole
+from echomq_tasks.bus.filling import Doubt, Filling
+from echomq_tasks.bus.gap import Hole
 from echomq_tasks.bus.log import Log
 from echomq_tasks.bus.places import FIRST, Place, place_of
 from echomq_tasks.connection import Connection
 from echomq_tasks.connection.failures import typed_errors
-from echomq_tasks.errors import EchoMQError, ServerUnavailable
 from echomq_tasks.events import Event
 
-_log = logging.getLogger(__name__)
-
-#: Records read before the reader gets the first of them.
-_PAGE = 500
+#: So many of a queue's newest places are remembered: the last may be one that somebody made up, or gone with its log.
+_REMEMBERED = 8
 
 
 class Recovery:
@@ -42,8 +40,14 @@ class Recovery:
         # Where each queue's log ended when the subscription began, and whether a record stood there.
         self._tops: dict[str, tuple[Place, bool]] = {}
         self._began = FIRST
-        #: The newest record of each queue that was given out of the log.
-        self.given: dict[str, Place] = {}
+        # The newest record of each queue that was given out of the log; and the number in the reader's buffer up to
+        # which events had come when the log was last seen to reach so far.
+        self._given: dict[str, Place] = {}
+        self._sure: dict[str, int] = {}
+        # The newest records of each queue that were heard live.
+        self._heard: dict[str, deque[Place]] = {}
+        #: The queues of which an event was heard that no log keeps.
+        self.unlogged: set[str] = set()
 
     def begin(self) -> None:
         """Note where the logs end: what comes behind that belongs to the subscription.
@@ -78,16 +82,71 @@ class Recovery:
         """A queue's log."""
         return Log(queue, self.name, self.connection)
 
+    def hear(self, event: Event, *, wanted: bool) -> None:
+        """Note an event that came live, whether or not its reader wants it."""
+        place = place_of(event.id)
+        if place is not None:
+            heard = self._heard.get(event.queue)
+            if heard is None:
+                heard = self._heard[event.queue] = deque(maxlen=_REMEMBERED)
+            heard.append(place)
+        elif wanted:
+            self.unlogged.add(event.queue)
+
+    def queues_heard(self) -> set[str]:
+        """The queues of which something was heard."""
+        return self._heard.keys() | self.unlogged
+
+    def seen(self, queue: str) -> tuple[Place, ...]:
+        """The newest places in a queue's log that were heard live."""
+        return tuple(self._heard.get(queue, ()))
+
+    def give(self, queue: str, place: Place, number: int) -> None:
+        """Note that the log was given up to ``place``, and reached so far when the reader had been sent ``number``."""
+        self._given[queue] = max(place, self._given.get(queue, FIRST))
+        self._sure[queue] = number
+
     def has_given(self, event: Event) -> bool:
-        """Whether a live event was read from the log before."""
-        given = self.given.get(event.queue)
+        """Whether a live event was read from the log before, as far as its id tells."""
+        given = self._given.get(event.queue)
         return given is not None and (place := place_of(event.id)) is not None and place <= given
 
-    def start(self, queue: str, behind: Place | None) -> tuple[Place, bool]:
+    def is_sure(self, queue: str, number: int) -> bool:
+        """Whether the log still reached up to what was given when the event with this number was there."""
+        return number <= self._sure.get(queue, 0)
+
+    def doubt(self, event: Event) -> Doubt:
+        """Find out about an event whose id is not above what was given."""
+        return Doubt(self, event, self._given[event.queue])
+
+    def start(self, queue: str, seen: Sequence[Place]) -> tuple[Place, bool]:
         """The place behind which to read, and whether a record was known to stand there, or right behind it."""
-        start = (behind, True) if behind is not None else self._tops.get(queue, (self._began, False))
-        given = self.given.get(queue, FIRST)
+        start = (max(seen), True) if seen else self._tops.get(queue, (self._began, False))
+        given = self._given.get(queue, FIRST)
         return (given, True) if given >= start[0] and given != FIRST else start
+
+    def knows(self, queue: str, seen: Sequence[Place]) -> bool:
+        """Whether :meth:`start` is a place that was seen, and not just a time."""
+        return bool(seen) or queue in self._given or queue in self._tops
+
+    def come_down(self, queue: str, seen: Sequence[Place], top: Place) -> tuple[Place, bool]:
+        """As :meth:`start`, for a log whose top is below what is remembered of it, which is forgotten.
+
+        Either somebody made up an id, or the log was begun anew, or has lost its end: that is certain when the log
+        itself had shown a higher place.
+        """
+        for place in self.seen(queue):
+            if place > top:
+                # The hub's thread may just have pushed it out.
+                with contextlib.suppress(ValueError):
+                    self._heard[queue].remove(place)
+        shown = max(self._given.get(queue, FIRST), self._tops.get(queue, (FIRST, False))[0])
+        known = [place for place in seen if place <= top]
+        if shown > top:
+            self._given.pop(queue, None)
+            self._tops.pop(queue, None)
+            return (max(known), True) if known else (FIRST, False)
+        return (max(*known, shown), True) if known else (top, False)
 
     def queues_of(self, pattern: str) -> set[str]:
         """The queues that have the log now, found by a scan of all keys.
@@ -104,93 +163,3 @@ class Recovery:
     def fill(self, hole: Hole, events: frozenset[str] | None, owned: Callable[[str, str], bool]) -> Filling:
         """Begin to fill a hole; ``owned(pattern, queue)`` tells whether the queue's events come by that pattern."""
         return Filling(self, hole, events, owned)
-
-
-class Filling:
-    """The filling of one hole, page by page; used by one thread at a time."""
-
-    def __init__(
-        self, recovery: Recovery, hole: Hole, events: frozenset[str] | None, owned: Callable[[str, str], bool]
-    ) -> None:
-        self.hole = hole
-        self._recovery = recovery
-        self._events = events
-        self._owned = owned
-        self._left = deque(sorted(hole.starts))
-        self._patterns = sorted(hole.patterns)
-        # Told first, at its place, and then not once more.
-        self._told = not hole.unlogged
-        self._unfilled: list[str] = []
-        self._unfound: list[str] = []
-        #: All was read.
-        self.done = False
-
-    def read(self) -> list[Event | Gap]:
-        """The next events, none when there are none on this page; a Gap for what the log cannot give any more.
-
-        Raises:
-          ServerUnavailable: the server cannot be asked; call it again.
-        """
-        if not self._told:
-            self._told = True
-            return [self.hole.gap()]
-        if self._patterns:
-            pattern = self._patterns[0]
-            try:
-                more = {queue for queue in self._recovery.queues_of(pattern) if self._owned(pattern, queue)}
-            except ServerUnavailable:
-                raise
-            except EchoMQError as error:
-                _log.warning("the logs that match %s cannot be found, to fill a gap: %s", pattern, error)
-                more = set()
-                self._unfound.append(pattern)
-            self._left.extend(sorted(more - self.hole.starts.keys()))
-            del self._patterns[0]
-            return []
-        if self._left:
-            events, another = self._page(self._left[0])
-            if not another:
-                self._left.popleft()
-            return events
-        self.done = True
-        # Had the hole been told already, these would be part of it.
-        if self.hole.unlogged or not (self._unfilled or self._unfound):
-            return []
-        return [self.hole.gap(self._unfilled, self._unfound)]
-
-    def _page(self, queue: str) -> tuple[list[Event | Gap], bool]:
-        """One page of a queue's events, and whether there is another."""
-        recovery = self._recovery
-        start, stood = recovery.start(queue, self.hole.starts.get(queue))
-        log = recovery.log(queue)
-        found: list[Event | Gap] = []
-        try:
-            # From the place itself on: a record that still stands there proves that nothing behind it was trimmed.
-            records = list(log.read(start=str(start), count=_PAGE))
-            places = [Place.of_entry(record.stream_id) for record in records]
-            joins = bool(places) and start in (places[0], places[0].before())
-            if not joins:
-                info = log.info()
-                top = Place.of_entry(info.top)
-                if top == FIRST and not stood:
-                    # No such log was ever written: what was missed, if anything, was not kept.
-                    self._unfilled.append(queue)
-                    return found, False
-                removed = info.appended is None or info.appended > info.length
-                if top != start and (stood or (top > start and removed)):
-                    found.append(Gap("trimmed", self.hole.since, (queue,)))
-        except ServerUnavailable:
-            raise
-        except EchoMQError as error:
-            _log.warning("a gap in the events of queue %s cannot be filled from its log: %s", queue, error)
-            self._unfilled.append(queue)
-            return found, False
-        for record, place in zip(records, places, strict=True):
-            if place <= start:
-                continue
-            recovery.given[queue] = place
-            # A stranger's record may name no event.
-            if (name := record.fields.get("event")) and (self._events is None or name in self._events):
-                id_field = {} if record.id is None else {"id": record.id}
-                found.append(Event.of({**record.fields, **id_field}, queue))
-        return found, len(records) == _PAGE

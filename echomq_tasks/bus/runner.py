@@ -6,16 +6,18 @@ import logging
 import threading
 import time
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from echomq_tasks.bus.consumer import Consumer
 from echomq_tasks.bus.gap import Gap
-from echomq_tasks.bus.handlers import GroupHandler, LiveHandler, registered
+from echomq_tasks.bus.handlers import GroupHandler, Handlers, LiveHandler, registered, watch
 from echomq_tasks.bus.hands import is_async
 from echomq_tasks.bus.loops import LoopThread
 from echomq_tasks.errors import EchoMQError, InvalidArgument
 from echomq_tasks.forks import after_fork
+from echomq_tasks.scripts.arguments import shown
 
 if TYPE_CHECKING:
     from echomq_tasks.bus.bus import Bus
@@ -28,35 +30,45 @@ _LOOK = 0.25
 _PAUSE, _LONGEST_PAUSE = 0.1, 5.0
 #: Seconds of good work after which a failure counts as the first one again.
 _GOOD = 30.0
+#: Seconds that a stop waits for a thread whose handler has nothing in hand: it talks to a server that hangs.
+_QUIET = 5.0
 
 
 class Runner:
-    """Runs what is registered with buses when it starts; making the object does no I/O, and neither does starting it.
+    """Runs what is registered with buses, before it starts and while it runs; neither making nor starting it does I/O.
 
     A handler of events, and each consumer of a group, has a thread; async handlers share one event loop. What a fork's
     child inherits does not run there: start it in the child.
 
     Parameters:
       buses: the buses, as :func:`~echomq_tasks.bus.buses_with_handlers` finds them.
+
+    Raises:
+      InvalidArgument: when these are no buses.
     """
 
     def __init__(self, buses: Iterable[Bus]) -> None:
-        self._buses = list(buses)
+        if not isinstance(buses, Iterable):
+            raise InvalidArgument(f"a runner takes buses, as Runner([bus]), not {shown(buses)}")
+        self._buses = [_checked(bus) for bus in buses]
         self._reset()
         after_fork(self._reset)
+        watch(self._late)
 
     def _reset(self) -> None:
         # Also in the child of a fork, whose threads are the parent's.
         self._lock = threading.Lock()  # guards what is below
         self._stopping = threading.Event()
-        self._threads: list[threading.Thread] = []
+        self._started = False
+        self._known: list[LiveHandler | GroupHandler] = []
+        self._threads: list[_Kept] = []
         self._consumers: list[Consumer] = []
         self._loop: LoopThread | None = None
 
     @property
     def running(self) -> bool:
         """Whether any of its threads runs."""
-        return any(thread.is_alive() for thread in self._threads)
+        return any(kept.thread.is_alive() for kept in self._threads)
 
     def start(self) -> None:
         """Start the threads; they find the server by themselves, also when it is away now.
@@ -65,31 +77,35 @@ class Runner:
           InvalidArgument: when it was started and not stopped.
         """
         with self._lock:
-            if self._threads or self._loop is not None:
+            if self._started:
                 raise InvalidArgument("the runner is started already: stop() it first")
+            self._started = True
             self._stopping.clear()
-            found = [(bus, registered(bus)) for bus in self._buses]
-            functions = [each.function for _, all_ in found for each in all_.live]
-            functions += [each.function for _, all_ in found for each in all_.groups]
-            if any(map(is_async, functions)):
-                self._loop = LoopThread("echomq-handlers")
-            for bus, all_ in found:
-                for live in all_.live:
-                    self._keep(f"echomq-on-{_name(live.function)}", _Live(self, bus, live).listen)
-                for group in all_.groups:
-                    for place in range(group.threads):
-                        self._keep(f"echomq-group-{group.group}", _Group(self, bus, group, place).consume)
-            for thread in self._threads:
-                thread.start()
+            for bus in self._buses:
+                self._begin(bus)
+
+    def add(self, bus: Bus) -> None:
+        """Run what is registered with one more bus, too; at once when the runner is started.
+
+        Raises:
+          InvalidArgument: when it is no bus.
+        """
+        with self._lock:
+            if _checked(bus) not in self._buses:
+                self._buses.append(bus)
+            if self._started:
+                self._begin(bus)
 
     def stop(self, timeout: float | None = None) -> bool:
         """Tell every handler to finish what it has in hand and no more, and wait for the threads to end.
 
         Parameters:
-          timeout: seconds to wait for that, 0 to tell them only; None waits for as long as it takes.
+          timeout: seconds to wait for that, 0 to tell them only; None waits for as long as their handlers take.
 
         Returns:
-          False when something is still in hand. It goes on, and its thread ends afterwards; call again to wait.
+          False when something is still in hand. It goes on, and its thread ends afterwards; call again to wait. A
+          thread that has nothing in hand and hears nothing from its server is left behind after 5 s, with a warning:
+          what it could not tell the server is delivered again.
         """
         deadline = None if timeout is None else time.monotonic() + timeout
         self._stopping.set()
@@ -97,11 +113,10 @@ class Runner:
             consumers, threads = list(self._consumers), list(self._threads)
         for consumer in consumers:
             consumer.stop()
-        for thread in threads:
-            if thread.ident is not None and thread is not threading.current_thread():
-                thread.join(None if deadline is None else max(deadline - time.monotonic(), 0))
+        quiet = time.monotonic() + _QUIET
+        left = [kept for kept in threads if kept.thread is not threading.current_thread() and kept.end(deadline, quiet)]
         with self._lock:
-            self._threads = [thread for thread in self._threads if thread.is_alive()]
+            self._threads = [kept for kept in self._threads if kept.thread.is_alive() and kept not in left]
             if self._threads:
                 return False
             self._consumers.clear()
@@ -111,6 +126,8 @@ class Runner:
             return False
         with self._lock:
             self._loop = None
+            self._known.clear()
+            self._started = False
         return True
 
     def __enter__(self) -> Self:
@@ -142,7 +159,31 @@ class Runner:
         if self._stopping.is_set():
             consumer.stop()
 
-    def _keep(self, name: str, work: Callable[[], None]) -> None:
+    def _late(self, bus: Bus, handler: LiveHandler | GroupHandler) -> None:
+        """Something was registered."""
+        with self._lock:
+            if self._started and bus in self._buses:
+                self._begin(bus)
+
+    def _begin(self, bus: Bus) -> None:
+        """Start what is registered with a bus and does not run yet; the lock is held."""
+        found = registered(bus)
+        handlers: list[LiveHandler | GroupHandler] = [*found.live, *found.groups]
+        for handler in handlers:
+            if self._stopping.is_set() or any(handler is known for known in self._known):
+                continue
+            self._known.append(handler)
+            if self._loop is None and is_async(handler.function):
+                self._loop = LoopThread("echomq-handlers")
+            if isinstance(handler, LiveHandler):
+                live = _Live(self, bus, handler)
+                self._keep(f"echomq-on-{_name(handler.function)}", live.listen, live.at_work)
+            else:
+                for place in range(handler.threads):
+                    group = _Group(self, bus, handler, place)
+                    self._keep(f"echomq-group-{handler.group}", group.consume, group.at_work)
+
+    def _keep(self, name: str, work: Callable[[], None], at_work: Callable[[], bool]) -> None:
         """A thread that does ``work`` again whenever that fails."""
 
         def keep() -> None:
@@ -161,7 +202,35 @@ class Runner:
                 self._stopping.wait(pause)
                 pause = min(pause * 2, _LONGEST_PAUSE)
 
-        self._threads.append(threading.Thread(target=keep, name=name, daemon=True))
+        thread = threading.Thread(target=keep, name=name, daemon=True)
+        thread.start()
+        self._threads.append(_Kept(thread, at_work))
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Kept:
+    """One thread, and whether its handler has something in hand."""
+
+    thread: threading.Thread
+    at_work: Callable[[], bool]
+
+    def end(self, deadline: float | None, quiet: float) -> bool:
+        """Wait for the end of the thread until ``deadline``, and ``quiet`` or so long after its handler's end.
+
+        Answers whether it is left behind.
+        """
+        while self.thread.is_alive():
+            now = time.monotonic()
+            if self.at_work():
+                quiet = now + _QUIET
+            elif now >= quiet:
+                _log.warning("%s gets no answer from its server, and is left behind", self.thread.name)
+                return True
+            if deadline is not None and now >= deadline:
+                return False
+            # The end of the handler is looked for, too.
+            self.thread.join(min(_LOOK, quiet - now, _LOOK if deadline is None else deadline - now))
+        return False
 
 
 class _Live:
@@ -172,6 +241,11 @@ class _Live:
         self._bus = bus
         self._handler = handler
         self._heard: float | None = None
+        self._calling = False
+
+    def at_work(self) -> bool:
+        """Whether the handler has an event in hand."""
+        return self._calling
 
     def listen(self) -> None:
         """Call the handler with events until the runner stops."""
@@ -191,6 +265,7 @@ class _Live:
 
     def _call(self, event: Any) -> None:
         function = self._handler.function
+        self._calling = True
         try:
             if is_async(function):
                 self._runner.loop.start(_guarded(function, event)).result()
@@ -199,6 +274,8 @@ class _Live:
         except BaseException:
             # sys.exit() too, which would only end this thread.
             _log.exception("the handler %s failed on %s", _name(function), event)
+        finally:
+            self._calling = False
 
 
 class _Group:
@@ -210,6 +287,10 @@ class _Group:
         self._handler = handler
         self._place = place
         self._consumer: Consumer | None = None
+
+    def at_work(self) -> bool:
+        """Whether the handler has a delivery in hand."""
+        return self._consumer is not None and self._consumer.at_work
 
     def consume(self) -> None:
         """Handle deliveries until the runner stops."""
@@ -226,6 +307,12 @@ async def _guarded(function: Callable[[Any], Any], event: Any) -> None:
     except SystemExit as error:
         # It would end the loop under all the others.
         raise RuntimeError(f"the handler raised {error!r}") from error
+
+
+def _checked(bus: Bus) -> Bus:
+    if not isinstance(bus, Handlers):
+        raise InvalidArgument(f"a runner takes buses, as Runner([bus]), not {shown(bus)}")
+    return bus
 
 
 def _name(function: object) -> str:

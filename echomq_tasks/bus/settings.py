@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import dataclass, fields
 from typing import Any, Literal
@@ -51,6 +52,11 @@ class Settings:
             if not 10 <= seconds_to_ms(seconds, what) <= longest * 1000:
                 raise InvalidArgument(f"{what} is a number of seconds from 0.01 to {longest}, not {shown(seconds)}")
 
+        if self.on_behind is not None:
+            check_function(self.on_behind, "on_behind is a function", "number")
+            if is_async(self.on_behind):
+                raise InvalidArgument("on_behind is a plain function: nobody would await an async one")
+
     @property
     def forget_ms(self) -> int:
         """Milliseconds after which a consumer that was not heard of is gone: never less than two of its beats."""
@@ -67,9 +73,31 @@ def check_handler(handler: object, concurrency: int) -> None:
     Raises:
       InvalidArgument: when it cannot be called, or cannot run so many at once.
     """
-    if not callable(handler):
-        raise InvalidArgument(f"a handler is a function of one delivery, not {shown(handler)}")
+    check_function(handler, "a handler is a function", "delivery")
     if concurrency > 1 and not is_async(handler):
         raise InvalidArgument(
             f"concurrency={concurrency} is for async handlers: make {concurrency} consumers, each with its own thread"
         )
+
+
+def check_function(function: object, is_one: str, given: str) -> None:
+    """Check that something can be called with one argument; a builtin without a signature is taken at its word.
+
+    Parameters:
+      is_one: how the error begins.
+      given: what the argument is.
+
+    Raises:
+      InvalidArgument: when it cannot.
+    """
+    if not callable(function):
+        raise InvalidArgument(f"{is_one} of one {given}, not {shown(function)}")
+    try:
+        # What a decorator wraps may take more than what it passes on is called with.
+        signature = inspect.signature(function, follow_wrapped=False)
+    except (TypeError, ValueError):
+        return
+    try:
+        signature.bind(object())
+    except TypeError as error:
+        raise InvalidArgument(f"{is_one} of one {given}, but {shown(function)} takes {signature}: {error}") from None

@@ -11,8 +11,10 @@ from typing import Self
 
 from echomq_tasks.bus.feed import Closed, Feed, More
 from echomq_tasks.bus.gap import Gap
+from echomq_tasks.bus.places import behind
 from echomq_tasks.errors import ServerUnavailable
 from echomq_tasks.events import Event
+from echomq_tasks.keyspace import check_queue
 from echomq_tasks.scripts.arguments import seconds_to_ms
 
 #: Seconds until a log that could not be reached is tried again.
@@ -20,6 +22,8 @@ RETRY = 0.2
 #: Seconds that closing waits for the hub's thread to let go. It does so at once, unless a signal handler closes while
 #: its own thread is just being given an event.
 _PATIENCE = 2.0
+#: Seconds that no lock could wait longer than: centuries, but for some platforms.
+_EVER = threading.TIMEOUT_MAX / 2
 
 
 class Subscription:
@@ -65,7 +69,7 @@ class Subscription:
           EchoMQError: when the subscription is closed, or belongs to the parent of this process.
           ConfigError, ServerError: when the server does not let it go on, which waiting would not mend.
         """
-        deadline = None if timeout is None else time.monotonic() + seconds_to_ms(timeout, "timeout") / 1000
+        deadline = None if timeout is None else time.monotonic() + min(seconds_to_ms(timeout, "timeout") / 1000, _EVER)
         self._feed.check()
         if not self._turn.acquire(timeout=-1 if deadline is None else max(0.0, deadline - time.monotonic())):
             return None
@@ -76,9 +80,9 @@ class Subscription:
 
     def _next(self, deadline: float | None) -> Event | Gap | None:
         while True:
-            # In this order: what comes behind the look rings again.
-            self._rung = False
+            # In this order: what comes behind the look rings again, and the bell is not emptied of that.
             self._hear(0)
+            self._rung = False
             item = self._feed.take()
             longest = None
             if isinstance(item, More):
@@ -109,6 +113,25 @@ class Subscription:
             raise StopIteration from None
         assert item is not None
         return item
+
+    def has_read(self, queue: str, record_id: str) -> None:
+        """Say that the log was read up to a record, by other means, as to show what happened before.
+
+        With ``catch_up``, what stands in that log up to there is not given any more.
+
+        Parameters:
+          queue: one of the queues that are listened to.
+          record_id: the record's EVT id, or its stream id.
+
+        Raises:
+          InvalidArgument, InvalidId: when it is malformed.
+        """
+        self._feed.has_read(check_queue(queue), behind(None, record_id))
+
+    @property
+    def connected(self) -> bool:
+        """Whether events are heard now. While the connection is away this is False; a gap tells when it is back."""
+        return self._feed.connected
 
     @property
     def closed(self) -> bool:

@@ -8,13 +8,15 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Self
+
+from redis.exceptions import ResponseError
 
 from echomq_tasks.bus.blocking import BlockingWire
 from echomq_tasks.bus.failures import backoff, log_errors
-from echomq_tasks.bus.places import Place
+from echomq_tasks.bus.places import FIRST, Place
 from echomq_tasks.bus.records import FIRST_PAGE, Codec, Record, next_page
+from echomq_tasks.bus.stepper import Stepper
 from echomq_tasks.connection import Connection
 from echomq_tasks.errors import ServerUnavailable
 from echomq_tasks.forks import after_fork
@@ -23,10 +25,16 @@ _log = logging.getLogger(__name__)
 
 #: Seconds one read blocks on the server.
 _BLOCK = 5.0
+#: So many of the newest places are remembered, for a log that loses its end.
+_REMEMBERED = 16
 
 
 class Tail:
     """An iterator of a log's records that waits for more; see :meth:`echomq_tasks.bus.Log.tail`.
+
+    A log that is deleted and begun anew may have its new records below the old ones, by the clocks of its writers: then
+    it goes on with the new head. When a log loses its end, it goes on behind what is left. It notices either once
+    nothing has come for a few seconds, and logs a warning.
 
     One thread at a time gets a record; any may :meth:`close` it, which ends the iteration of the others. A fork's
     child goes on from where the parent was, over a connection of its own.
@@ -41,6 +49,7 @@ class Tail:
         *,
         follow: bool,
         timeout: float | None,
+        shown: bool = False,
     ) -> None:
         self._connection = connection
         self._key = key
@@ -48,6 +57,8 @@ class Tail:
         self._follow = follow
         self._timeout = timeout
         self._behind = begin
+        # The newest places that the log has shown; ``begin`` is one of them, or it is where the caller wants to begin.
+        self._shown: deque[Place] = deque([begin] if shown else [], _REMEMBERED)
         self._records: deque[Record] = deque()
         self._page = FIRST_PAGE
         self._wire: BlockingWire | None = None
@@ -109,6 +120,8 @@ class Tail:
             try:
                 with log_errors(self._connection.config, self._key):
                     self._read(0 if last else left)
+                    if self._is_lost() and last:
+                        self._read(0)
             except ServerUnavailable as error:
                 if self._closed or self._halt.is_set():
                     return
@@ -116,9 +129,9 @@ class Tail:
                     raise
                 self._pause(tries, error)
                 tries += 1
-            else:
-                if last:
-                    return
+                continue
+            if last:
+                return
 
     def halt(self) -> None:
         """Let the thread that waits in :meth:`fill` return; what it reads meanwhile is kept."""
@@ -153,6 +166,8 @@ class Tail:
         try:
             if wire is None:
                 wire = self._wire = BlockingWire(self._connection, self._key)
+                # It is there, even if it drops us now.
+                self._reached = True
                 if self._halt.is_set():
                     return
             blocking = ("BLOCK", max(int(block * 1000), 1)) if block else ()
@@ -162,14 +177,43 @@ class Tail:
             # Also what was thrown into this thread, maybe in the middle of an answer.
             self._disconnect()
             raise
-        self._reached = True
         size = 0
         for entry_id, pairs in _entries(reply):
             self._records.append(Record.of(entry_id, pairs, self._codec))
             self._behind = Place.of_entry(entry_id)
+            self._shown.append(self._behind)
             size += sum(map(len, pairs))
         if self._records:
             self._page = next_page(self._page, len(self._records), size)
+
+    def _is_lost(self) -> bool:
+        """Whether nothing came because the log ends below what it has shown; this goes on from where that leaves it."""
+        wire = self._wire
+        if self._records or not self._shown or self._halt.is_set() or wire is None:
+            return False
+        try:
+            info = wire.ask(0, "XINFO", "STREAM", self._key)
+        except ResponseError as error:
+            if "no such key" not in str(error):
+                self._disconnect()
+                raise
+            top = FIRST
+        except BaseException:
+            self._disconnect()
+            raise
+        else:
+            top = Place.of_entry(_pairs(info)[b"last-generated-id"])
+        if top >= self._behind:
+            return False
+        left = [place for place in self._shown if place <= top]
+        self._behind = max(left, default=FIRST)
+        self._shown = deque(left, _REMEMBERED)
+        _log.warning(
+            "the log at %s was deleted, or has lost its newest records: its tail goes on from %s",
+            self._key.decode(),
+            self._behind if left else "its new head",
+        )
+        return True
 
     def _pause(self, tries: int, error: ServerUnavailable) -> None:
         if tries == 1:
@@ -196,6 +240,10 @@ def _entries(reply: Any) -> Iterable[Any]:
     return found
 
 
+def _pairs(reply: Any) -> dict[bytes, Any]:
+    return reply if isinstance(reply, dict) else dict(zip(reply[::2], reply[1::2], strict=True))
+
+
 class AsyncTail:
     """A :class:`Tail` for ``async with`` and ``async for``; see :meth:`echomq_tasks.bus.Log.atail`.
 
@@ -207,11 +255,11 @@ class AsyncTail:
         self._tail: Tail | None = None
         self._closed = False
         # Its one thread is the reader: steps of which one was cancelled still follow each other.
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="echomq-tail")
+        self._thread = Stepper("echomq-tail")
 
     async def _open(self) -> Tail:
         if self._tail is None:
-            self._tail = await asyncio.get_running_loop().run_in_executor(self._thread, self._make)
+            self._tail = await self._thread.run(self._make)
         return self._tail
 
     async def __aenter__(self) -> Self:
@@ -235,8 +283,9 @@ class AsyncTail:
         record = tail.take()
         if record is None:
             try:
-                await asyncio.get_running_loop().run_in_executor(self._thread, tail.fill)
-            except asyncio.CancelledError:
+                await self._thread.run(tail.fill)
+            except (asyncio.CancelledError, GeneratorExit):
+                # The latter when its loop is gone.
                 tail.halt()
                 raise
             record = tail.take()
@@ -249,4 +298,4 @@ class AsyncTail:
         self._closed = True
         if self._tail is not None:
             self._tail.close()
-        self._thread.shutdown(wait=False)
+        self._thread.end()

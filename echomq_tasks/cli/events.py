@@ -8,13 +8,16 @@ import heapq
 import re
 import select
 import sys
+import time
 from collections.abc import Iterable, Iterator
 from datetime import datetime, timedelta
 from typing import TYPE_CHECKING
 
 from echomq_tasks.bus import Bus, Gap, Log, Subscription
 from echomq_tasks.bus.channel import check_pattern, matcher
-from echomq_tasks.bus.places import FIRST, Place, place_of
+from echomq_tasks.bus.log import LogInfo
+from echomq_tasks.bus.names import forget_to_warn, near_event
+from echomq_tasks.bus.places import FIRST, Place
 from echomq_tasks.cli.arguments import add_command, add_server, duration, gated, job_id, queue_name, text_to_find
 from echomq_tasks.cli.eventlines import Lines, json_line, wants_colours
 from echomq_tasks.cli.queues import missing
@@ -29,8 +32,9 @@ if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
 _LIFECYCLE = "lifecycle"
-#: Seconds after which a pipe is looked at whose reader may have left while nothing happens.
+#: Seconds after which it is looked whether the reader of a pipe has left, and whether the server is still there.
 _LOOK = 0.5
+_LOG_KEY = re.compile(rb"emq:\{([A-Za-z0-9._-]{1,128})\}:stream:([A-Za-z0-9._-]{1,128})")
 _EPILOG = """\
 What a worker's jobs do is announced by the middleware Lifecycle, which actors of echomq_tasks have by default and a
 Dramatiq app adds; without it there is next to nothing to see. Example: `echomq events 'mail.*' --event failed,retried
@@ -73,7 +77,8 @@ def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "--since",
         metavar="AGE",
         type=_since,
-        help="first print what the log has since then: an age as 90, 10m, 2h, 3d, or a time as 2026-01-31T08:00",
+        help="first print what the log has since then: an age as 90, 10m, 2h, 3d, or a time that is over, as "
+        "2026-01-31T08:00",
     )
     command.add_argument(
         "--log",
@@ -110,14 +115,19 @@ class Watch:
             self._patterns = ["*"]
         self._log = options.log or _LIFECYCLE
         self._lines = Lines(coloured=wants_colours())
-        # The newest record of each queue's log that was read: what comes live up to it is known.
+        # The newest record of each queue's log that was read.
         self._newest: dict[str, Place] = {}
+        # The queues that were named and are not there, which was told.
+        self._missing: set[str] = set()
+        self._connected = True
+        self._looked_at = -_LOOK
 
     def run(self) -> int:
         """Print what is asked for; answers the exit code."""
         options = self._options
         for name in dict.fromkeys(self._names):
             if problem := missing(Queue(name, self._connection)):
+                self._missing.add(name)
                 note(f"{problem}; listening to it all the same" if options.follow else problem)
         if not options.follow:
             return int(not self._show_past())
@@ -133,6 +143,10 @@ class Watch:
             # Only now: what happens while the log is read is in the subscription already.
             if options.since is not None:
                 self._show_past()
+                for queue, place in self._newest.items():
+                    live.has_read(queue, str(place))
+            elif catch_up is not None:
+                self._logs()
             self._follow(live)
         return 0
 
@@ -146,17 +160,25 @@ class Watch:
         if hasattr(select, "poll") and not sys.stdout.isatty():
             poll = _hang_up()
         while True:
-            item = live.get(timeout=None if poll is None else _LOOK)
-            if item is None:
-                if poll is not None and poll.poll(0):
-                    raise BrokenPipeError
-                continue
-            if isinstance(item, Event):
-                place = place_of(item.id)
-                if place is not None and place <= self._newest.get(item.queue, FIRST):
-                    continue
-            self._show(item)
-            sys.stdout.flush()
+            item = live.get(timeout=_LOOK)
+            self._look_at(live, isinstance(item, Gap))
+            if item is not None:
+                self._show(item)
+                sys.stdout.flush()
+            elif poll is not None and poll.poll(0):
+                raise BrokenPipeError
+
+    def _look_at(self, live: Subscription, at_once: bool) -> None:
+        """Say that the server is away, and that it is back."""
+        now = time.monotonic()
+        if now - self._looked_at < _LOOK and not at_once:
+            return
+        self._looked_at = now
+        connected = live.connected
+        if connected != self._connected:
+            self._connected = connected
+            address = self._connection.config.address
+            note(f"{address} is back" if connected else f"the connection to {address} is lost: waiting for it")
 
     def _show(self, item: Event | Gap) -> None:
         if isinstance(item, Event) and not self._is_wanted(item):
@@ -184,25 +206,36 @@ class Watch:
             # By the server's clock, by which most of what is in the log was announced.
             since = (Queue("any", self._connection).now() - since).timestamp()
         start = max(0.0, since)
-        found = False
+        logs = self._logs()
         sources: list[Iterator[tuple[Place, str, Event]]] = []
-        for queue in self._queues_with_logs():
-            log = Log(queue, self._log, self._connection)
-            info = log.info()
-            if Place.of_entry(info.top) == FIRST:
-                continue
-            found = True
+        for queue, info in logs.items():
             oldest = Place.of_entry(info.first or info.top)
             if (info.appended is None or info.appended > info.length) and oldest.ms > start * 1000:
                 self._show(Gap("trimmed", start, (queue,)))
-            sources.append(self._past(log, start))
+            sources.append(self._past(Log(queue, self._log, self._connection), start))
         for _, _, event in heapq.merge(*sources, key=lambda found: found[:2]):
             self._show(event)
         sys.stdout.flush()
+        return bool(logs)
+
+    def _logs(self) -> dict[str, LogInfo]:
+        """The logs there are; says which of the queues that were named have none, or that there are none at all."""
+        infos = {queue: Log(queue, self._log, self._connection).info() for queue in self._queues_with_logs()}
+        found = {queue: info for queue, info in infos.items() if Place.of_entry(info.top) != FIRST}
+        keep = f'workers keep one with the middleware Lifecycle(log="{self._log}")'
         if not found:
             whose = "no queue" if not self._options.queues else "none of these queues"
-            note(f'{whose} has a log {self._log!r}: workers keep one with the middleware Lifecycle(log="{self._log}")')
+            note(f"{whose} has a log {self._log!r}: {self._other_log() or keep}")
+            return found
+        for queue in dict.fromkeys(self._names):
+            if queue not in found and queue not in self._missing:
+                note(f"the queue {queue!r} has no log {self._log!r}, so nothing of it can be read back: {keep}")
         return found
+
+    def _other_log(self) -> str:
+        """A hint at a log that may have been meant."""
+        near = difflib.get_close_matches(self._log, _logs_of_all(self._connection), n=1)
+        return f"did you mean {near[0]!r}?" if near else ""
 
     def _past(self, log: Log, start: float) -> Iterator[tuple[Place, str, Event]]:
         for record in log.read(start=start):
@@ -227,10 +260,18 @@ class Watch:
 
 def _with_log(connection: Connection, log: str) -> list[str]:
     """The queues that have this log, found by a scan of all keys."""
-    shape = re.compile(rb"emq:\{([A-Za-z0-9._-]{1,128})\}:stream:" + re.escape(log.encode()))
+    return sorted(queue for queue, name in _find_logs(connection, log) if name == log)
+
+
+def _logs_of_all(connection: Connection) -> list[str]:
+    """The names of the logs of all queues."""
+    return sorted({name for _, name in _find_logs(connection, "*")})
+
+
+def _find_logs(connection: Connection, pattern: str) -> set[tuple[str, str]]:
     with typed_errors(connection.config):
-        keys = connection.client.scan_iter(match="emq:{*}:stream:" + log, count=1000, _type="stream")
-        return sorted({matched[1].decode() for key in keys if (matched := shape.fullmatch(key))})
+        keys = connection.client.scan_iter(match="emq:{*}:stream:" + pattern, count=1000, _type="stream")
+        return {(found[1].decode(), found[2].decode()) for key in keys if (found := _LOG_KEY.fullmatch(key))}
 
 
 def _hang_up() -> select.poll | None:
@@ -246,8 +287,9 @@ def _hang_up() -> select.poll | None:
 
 
 def _note_odd_event(name: str) -> None:
-    near = difflib.get_close_matches(name, sorted(EVENTS), n=1)
-    hint = f"did you mean {near[0]!r}?" if near else f"it has {', '.join(sorted(EVENTS))}"
+    near = near_event(name, 0.6)
+    hint = f"did you mean {near!r}?" if near is not None else f"it has {', '.join(sorted(EVENTS))}"
+    forget_to_warn(name)
     note(f"the library has no event {name!r} ({hint}): listening for it as an app's own")
 
 
@@ -279,8 +321,11 @@ def _since(text: str) -> timedelta | float:
         pass
     try:
         # Without a time zone it is this machine's.
-        return datetime.fromisoformat(text).timestamp()
+        moment = datetime.fromisoformat(text).timestamp()
     except (ValueError, OverflowError):
         raise argparse.ArgumentTypeError(
             f"is an age as 90 (seconds), 10m, 2h or 3d, or a time as 2026-01-31 or 2026-01-31T08:00, not {text!r}"
         ) from None
+    if moment > time.time():
+        raise argparse.ArgumentTypeError(f"is a time that is over, and {text!r} is still to come")
+    return moment

@@ -180,6 +180,12 @@ class Scripts:
                     raise self._error(self._scripts[name], reply) from reply
             for index, reply in zip(missing, again[len(loads) :], strict=True):
                 replies[index] = reply
+        missing = [index for index, reply in enumerate(replies) if isinstance(reply, NoScriptError)]
+        if missing:
+            # Somebody flushes all the time. With its text a script cannot be missing.
+            whole = [("EVAL", self._scripts[calls[index].name].text, *commands[index][2:]) for index in missing]
+            for index, reply in zip(missing, self._send(whole, repeat), strict=True):
+                replies[index] = reply
         return [
             self._error(self._scripts[call.name], reply) if isinstance(reply, ResponseError) else reply
             for call, reply in zip(calls, replies, strict=True)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import logging
 import threading
 from collections.abc import Iterator
 
 import pytest
 from support.eventually import eventually
-from support.live import Teller, event, gap, hub_threads, kill_listeners, numbers, publish, take
+from support.live import Teller, event, gap, hub_threads, kept_away, kill_listeners, numbers, publish, take
 from support.servers import ServerProcess
 
 from echomq_tasks.bus import Bus, Event, Gap, Subscription
+from echomq_tasks.bus.places import Place, evt_id
 from echomq_tasks.connection import Connection, connect
 from echomq_tasks.errors import ConfigError, WrongState
+from echomq_tasks.queue import Queue
 
 
 @pytest.fixture
@@ -97,6 +100,138 @@ def test_nothing_is_lost_or_doubled_while_a_publisher_goes_on_through_kills(tell
         heard += take(events, teller.told - len(heard))
         assert numbers(heard) == count(0, teller.told)
         assert events.get(0.05) is None
+
+
+def test_an_apps_own_event_that_was_missed_comes_from_the_log_too(teller: Teller) -> None:
+    connection = teller.bus.connect()
+    Queue(teller.queue, connection).keep_events("lifecycle")
+    with follow(teller, events={"order.paid"}) as events:
+        teller.bus.publish(teller.queue, "order.paid", n="0")
+        first = event(events)
+        with kept_away(connection):
+            for number in (1, 2):
+                teller.bus.publish(teller.queue, "order.paid", n=str(number))
+        teller.bus.publish(teller.queue, "order.paid", n="3")
+        heard = [first, *take(events, 3)]
+        assert numbers(heard) == count(0, 4)
+        records = list(teller.bus.log(teller.queue, "lifecycle").read())
+        assert [getattr(item, "id", None) for item in heard] == [record.id for record in records]
+        assert [item.fields() | {"id": ""} for item in heard if isinstance(item, Event)] == [
+            {**record.fields, "id": ""} for record in records
+        ]
+        assert events.get(0.05) is None
+
+
+def in_an_hour(teller: Teller) -> str:
+    """Where a record goes whose writer's clock is an hour ahead."""
+    place = teller.place()[1]
+    return str(Place(place.ms + 3_600_000, place.low))
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_log_that_is_begun_anew_below_what_was_given_is_told_and_silences_nothing(one: Teller, away: bool) -> None:
+    connection = one.bus.connect()
+    Queue(one.queue, connection).keep_events("lifecycle")
+    with follow(one) as events:
+        with kept_away(connection):
+            connection.client.xadd(one.key, {"event": "x", "n": "fast"}, id=in_an_hour(one))
+        one.bus.publish(one.queue, "x", n="above")
+        assert numbers(take(events, 2)) == ["fast", "above"]
+        if away:
+            with kept_away(connection):
+                connection.client.delete(one.key)
+                one.bus.publish(one.queue, "x", n="0")
+        else:
+            connection.client.delete(one.key)
+            one.bus.publish(one.queue, "x", n="0")
+        one.bus.publish(one.queue, "x", n="1")
+        told = gap(events)
+        assert told == Gap("trimmed", told.since, (one.queue,))
+        assert numbers(take(events, 2)) == ["0", "1"]
+        # The next gap is filled from the new log.
+        with kept_away(connection):
+            one.bus.publish(one.queue, "x", n="2")
+        one.bus.publish(one.queue, "x", n="3")
+        assert numbers(take(events, 2)) == ["2", "3"]
+        assert events.get(0.05) is None
+
+
+def test_a_log_that_is_gone_for_good_does_not_silence_what_no_log_keeps(one: Teller) -> None:
+    connection = one.bus.connect()
+    with follow(one) as events:
+        one.tell(3, live=False)
+        kill_listeners(connection)
+        assert numbers(take(events, 3)) == count(0, 3)
+        connection.client.delete(one.key)
+        connection.client.set(one.key, "something else")
+        evt = evt_id(Place(one.place()[1].ms - 60_000, 0))
+        for number in "34":
+            publish(connection, one.queue, json.dumps({"event": "x", "n": number, "id": evt}))
+        assert numbers(take(events, 3)) == ["trimmed", "3", "4"]
+
+
+def test_a_log_that_lost_its_end_gives_nothing_twice(one: Teller) -> None:
+    connection = one.bus.connect()
+    with follow(one) as events:
+        one.tell(3)
+        kept = connection.client.dump(one.key)
+        one.tell(2)
+        assert numbers(take(events, 5)) == count(0, 5)
+        # As after a failover to a replica that was behind.
+        connection.client.restore(one.key, 0, kept, replace=True)
+        kill_listeners(connection)
+        assert events.get(0.3) is None
+        with kept_away(connection):
+            one.tell(2)
+        assert numbers(take(events, 2)) == ["5", "6"]
+        assert events.get(0.05) is None
+
+
+def test_an_id_that_somebody_made_up_does_not_end_the_catching_up(one: Teller) -> None:
+    connection = one.bus.connect()
+
+    def make_up(count: int) -> None:
+        for number in range(count):
+            evt = evt_id(Place(one.place()[1].ms + 10**12 + number, 0))
+            publish(connection, one.queue, json.dumps({"event": "x", "n": "odd", "id": evt}))
+        assert numbers(take(events, count)) == ["odd"] * count
+
+    with follow(one) as events:
+        one.tell(1)
+        assert numbers(take(events, 1)) == ["0"]
+        make_up(1)
+        with kept_away(connection):
+            one.tell(2)
+        assert numbers(take(events, 2)) == ["1", "2"]
+        # With nothing else to hold on to, something may be missing, but once.
+        make_up(20)
+        with kept_away(connection):
+            one.tell(1)
+        assert gap(events).reason == "trimmed"
+        one.tell(1)
+        assert numbers(take(events, 1)) == ["4"]
+        with kept_away(connection):
+            one.tell(1)
+        assert numbers(take(events, 1)) == ["5"]
+        assert events.get(0.05) is None
+
+
+def test_what_was_read_by_other_means_is_not_given_again(one: Teller) -> None:
+    log = one.bus.log(one.queue, "lifecycle")
+    with follow(one) as events:
+        one.tell(5)
+        past = list(log.read())
+        events.has_read(one.queue, past[3].stream_id)
+        assert numbers(take(events, 1)) == ["4"]
+        with kept_away(one.bus.connect()):
+            one.tell(3)
+            events.has_read(one.queue, list(log.read())[6].id or "")
+        one.tell(1)
+        assert numbers(take(events, 2)) == ["7", "8"]
+        one.bus.connect().client.delete(one.key)
+        events.has_read(one.queue, in_an_hour(one))
+        one.tell(1)
+        assert numbers(take(events, 2)) == ["trimmed", "9"]
 
 
 def test_the_filter_holds_for_the_log_too(one: Teller) -> None:
@@ -227,6 +362,37 @@ def test_what_no_log_keeps_passes_and_is_told_when_it_is_lost(one: Teller) -> No
         assert events.get(0.05) is None
 
 
+def test_a_queue_of_which_something_came_that_no_log_keeps_is_told_and_filled(one: Teller) -> None:
+    other = Teller(one.bus.connect(), f"{one.queue}.other")
+    with one.bus.subscribe(one.queue, other.queue, catch_up="lifecycle") as events:
+        one.tell(1)
+        other.tell(1)
+        publish(one.bus.connect(), one.queue, '{"event":"mine","n":"a"}')
+        assert numbers(take(events, 3)) == ["0", "0", "a"]
+        with kept_away(one.bus.connect()):
+            one.tell(1)
+            other.tell(1)
+        told = gap(events)
+        assert told == Gap("reconnected", told.since, (one.queue,))
+        assert numbers(take(events, 2)) == ["1", "1"]
+        assert events.get(0.05) is None
+
+
+def test_a_pattern_of_which_no_queue_has_the_log_is_a_gap(one: Teller) -> None:
+    pattern = f"{one.queue}.*"
+    with one.bus.subscribe(patterns=(pattern,), catch_up="lifecycle") as events:
+        kill_listeners(one.bus.connect())
+        told = gap(events)
+        assert told == Gap("reconnected", told.since, (), (pattern,))
+        # Of a queue that was heard it is known which.
+        one.bus.publish(f"{one.queue}.a", "x")
+        assert event(events).event == "x"
+        kill_listeners(one.bus.connect())
+        told = gap(events)
+        assert told == Gap("reconnected", told.since, (f"{one.queue}.a",))
+        assert events.get(0.05) is None
+
+
 def test_ids_that_are_none_and_records_that_name_no_event_do_no_harm(one: Teller) -> None:
     client = one.bus.connect().client
     with follow(one) as events:
@@ -237,7 +403,7 @@ def test_ids_that_are_none_and_records_that_name_no_event_do_no_harm(one: Teller
         client.xadd(one.key, {b"\xff": b"\xfe"}, id=str(one.place()[1]))
         client.xadd(one.key, {"event": "by hand", "n": "hand"}, id=str(one.place()[1]))
         miss(one, 1)
-        assert numbers(take(events, 1)) == ["hand"]
+        assert numbers(take(events, 2)) == ["reconnected", "hand"]
 
 
 def test_patterns_catch_up_with_queues_that_were_seen_and_with_new_ones(

@@ -229,6 +229,18 @@ def test_a_server_that_hangs_is_waited_for(own_server: ServerProcess, monkeypatc
         assert quiet(events)
 
 
+def test_a_reader_can_see_that_the_server_is_away(own_server: ServerProcess) -> None:
+    with connect(own_server.url) as connection, Bus(connection) as bus:
+        with bus.subscribe("q", patterns=("r*",)) as events:
+            assert events.connected
+            own_server.kill()
+            eventually(lambda: not events.connected)
+            own_server.start()
+            assert gap(events).reason == "reconnected"
+            assert events.connected
+        assert events.connected
+
+
 def test_closing_while_the_server_is_away_ends_at_once_and_leaves_no_thread(own_server: ServerProcess) -> None:
     with connect(own_server.url) as connection:
         events = Bus(connection).subscribe("q")

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
+import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -13,6 +15,7 @@ from support.children import in_child
 from support.eventually import eventually
 from support.servers import ServerProcess
 
+import echomq_tasks.bus.runner
 from echomq_tasks.bus import Bus, Delivery, Event, Gap, Runner, buses_with_handlers
 from echomq_tasks.bus.handlers import registered
 from echomq_tasks.connection import Connection, connect
@@ -198,6 +201,85 @@ def test_several_threads_call_one_function_at_once(bus: Bus, queue_name: str) ->
     bus.log(queue_name, "audit").append_many([{"n": str(number)} for number in range(3)])
     with Runner([bus]):
         eventually(lambda: len(done) == 3)
+
+
+def test_what_is_registered_while_a_runner_runs_is_run_too_and_once(bus: Bus, queue_name: str) -> None:
+    live: list[str] = []
+    numbers: list[str] = []
+    log = bus.log(queue_name, "audit")
+    log.append({"n": "1"})
+
+    def register(group: str) -> None:
+        @bus.consumer(queue_name, "audit", group=group, start="head", threads=2)
+        def bill(delivery: Delivery) -> None:
+            numbers.append(f"{group} {delivery.fields['n']}")
+
+    runner = Runner([bus])
+    register("before")
+    with runner:
+        register("while-it-runs")
+
+        @bus.on("probe", queues=[queue_name])
+        async def on_probe(event: Event) -> None:
+            live.append(event.event)
+
+        eventually(heard(bus, queue_name, live))
+        eventually(lambda: sorted(numbers) == ["before 1", "while-it-runs 1"])
+        assert sum(thread.name == "echomq-group-before" for thread in threading.enumerate()) == 2
+    register("after")
+    with Bus(bus.connect()) as other, runner:
+        eventually(lambda: "after 1" in numbers)
+        other.consumer(queue_name, "audit", group="stranger", start="head")(lambda each: numbers.append("stranger"))
+        runner.add(other)
+        eventually(lambda: "stranger" in numbers)
+    assert sorted(numbers) == ["after 1", "before 1", "stranger", "while-it-runs 1"]
+
+
+def test_a_stop_does_not_wait_for_a_server_that_hangs_once_nothing_is_in_hand(
+    own_server: ServerProcess, queue_name: str, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(echomq_tasks.bus.runner, "_QUIET", 0.3)
+    entered, leave, done = threading.Event(), threading.Event(), threading.Event()
+
+    def handler(delivery: Delivery) -> None:
+        entered.set()
+        assert leave.wait(20)
+        done.set()
+
+    # Far longer than this test may take.
+    with connect(own_server.url, timeout=600) as connection, Bus(connection) as bus:
+        bus.consumer(queue_name, "audit", **SETTINGS)(handler)
+        bus.log(queue_name, "audit").append({"n": "1"})
+        runner = Runner([bus])
+        runner.start()
+        assert entered.wait(20)
+        os.kill(own_server.pid, signal.SIGSTOP)
+        try:
+            # It is at work, and so waited for.
+            assert not runner.stop(timeout=0.5)
+            assert runner.running
+            leave.set()
+            assert runner.stop()
+            assert done.is_set()
+            assert not runner.running
+            assert "echomq-group-billing gets no answer from its server, and is left behind" in caplog.text
+        finally:
+            os.kill(own_server.pid, signal.SIGCONT)
+        eventually(lambda: not [each for each in threading.enumerate() if each.name == "echomq-group-billing"])
+        assert bus.groups(queue_name, "audit")[0].pending == 0
+
+
+@pytest.mark.parametrize("buses", [None, 5, [None], ["bus"], [5]])
+def test_a_runner_of_what_is_no_bus_is_refused(buses: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"Runner\(\[bus\]\)"):
+        Runner(buses)
+
+
+def test_a_runner_of_one_bus_that_is_not_in_a_list_is_refused(bus: Bus) -> None:
+    with pytest.raises(InvalidArgument, match=r"Runner\(\[bus\]\)"):
+        Runner(bus)  # type: ignore[arg-type]
+    with pytest.raises(InvalidArgument, match=r"Runner\(\[bus\]\)"):
+        Runner([bus]).add(None)  # type: ignore[arg-type]
 
 
 def test_a_stop_waits_for_what_is_in_hand_for_as_long_as_it_is_told(bus: Bus, queue_name: str) -> None:

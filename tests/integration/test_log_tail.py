@@ -6,11 +6,14 @@ import asyncio
 import logging
 import os
 import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -190,10 +193,12 @@ def test_values_come_decoded(connection: Connection, queue_name: str) -> None:
 
 
 def test_a_connection_that_drops_in_the_middle_of_a_wait_loses_and_doubles_nothing(
-    proxy: DroppingProxy, standalone: Connection, queue_name: str, caplog: pytest.LogCaptureFixture
+    proxy: DroppingProxy, standalone: Connection, queue_name: str
 ) -> None:
     writer = Log(queue_name, "log", standalone)
     with connect(proxy.url) as connection, following(Log(queue_name, "log", connection).tail("head")) as found:
+        # A server that it cannot even get to at first is another case.
+        eventually(lambda: blocked(standalone))
         for each in range(0, 40, 4):
             proxy.cut_all()
             writer.append_many([{"n": str(each + more)} for more in range(3)])
@@ -203,8 +208,81 @@ def test_a_connection_that_drops_in_the_middle_of_a_wait_loses_and_doubles_nothi
         eventually(lambda: len(found.records) >= 40)
     assert found.texts() == [str(each) for each in range(40)]
     assert found.error is None
-    # A connection that only dropped is no news.
+
+
+def test_a_connection_that_only_dropped_is_no_news(
+    proxy: DroppingProxy, standalone: Connection, queue_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    writer = Log(queue_name, "log", standalone)
+    with connect(proxy.url) as connection, following(Log(queue_name, "log", connection).tail("head")) as found:
+        eventually(lambda: blocked(standalone))
+        proxy.cut_all()
+        writer.append({"n": "0"})
+        eventually(lambda: found.records)
     assert [entry for entry in caplog.records if entry.levelno >= logging.WARNING] == []
+
+
+def test_a_server_that_drops_the_very_first_read_is_there_all_the_same(
+    proxy: DroppingProxy, standalone: Connection, queue_name: str
+) -> None:
+    Log(queue_name, "log", standalone).append({"n": "0"})
+    with connect(proxy.url) as connection, Log(queue_name, "log", connection).tail("head", timeout=LONG) as tail:
+        proxy.drop_reply(b"XREAD", times=2)
+        assert next(tail).fields == {"n": "0"}
+
+
+def test_a_log_that_is_begun_anew_below_is_followed_from_its_new_head(
+    log: Log, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(tail_module, "_BLOCK", 0.05)
+    client = log.connection.client
+    log.append({"n": "0"})
+    with following(log.tail("head")) as found, following(log.tail()) as behind_it:
+        # By a writer whose clock is far ahead.
+        client.xadd(log.key, {"n": "1"}, id="3000000000000-5")
+        eventually(lambda: found.texts() == ["0", "1"] and behind_it.texts() == ["1"])
+        client.delete(log.key)
+        log.append({"n": "2"})
+        log.append({"n": "3"})
+        eventually(lambda: found.texts() == ["0", "1", "2", "3"] and behind_it.texts() == ["1", "2", "3"])
+        # And whatever was there before.
+        client.delete(log.key)
+        client.xadd(log.key, {"n": "4"}, id="5-1")
+        eventually(lambda: found.texts()[4:] == ["4"] and behind_it.texts()[3:] == ["4"])
+    assert "its tail goes on from its new head" in caplog.text
+
+
+def test_a_log_that_is_begun_anew_is_noticed_also_by_who_does_not_wait(log: Log) -> None:
+    with log.tail(follow=False) as nothing, log.tail("head", follow=False) as tail:
+        log.connection.client.xadd(log.key, {"n": "0"}, id="3000000000000-5")
+        assert [record.fields["n"] for record in tail] == ["0"]
+        log.connection.client.delete(log.key)
+        log.append({"n": "1"})
+        assert [record.fields["n"] for record in tail] == ["1"]
+        assert [record.fields["n"] for record in nothing] == ["1"]
+
+
+def test_a_log_that_lost_its_end_is_followed_without_doubles(log: Log, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tail_module, "_BLOCK", 0.05)
+    client = log.connection.client
+    with following(log.tail("head")) as found:
+        log.append_many([{"n": str(each)} for each in range(3)])
+        kept = client.dump(log.key)
+        client.xadd(log.key, {"n": "3"}, id="3000000000000-5")
+        eventually(lambda: len(found.records) == 4)
+        # As after a failover to a replica that was behind.
+        client.restore(log.key, 0, kept, replace=True)
+        log.append({"n": "4"})
+        eventually(lambda: len(found.records) == 5)
+    assert found.texts() == list("01234")
+
+
+def test_a_place_that_the_log_has_not_reached_yet_is_waited_for(log: Log) -> None:
+    log.append({"n": "0"})
+    with log.tail(start="3000000000000-5", timeout=0.1) as tail:
+        assert list(tail) == []
+        log.append({"n": "1"})
+        assert list(tail) == []
 
 
 def test_a_reply_that_is_lost_is_read_again(proxy: DroppingProxy, standalone: Connection, queue_name: str) -> None:
@@ -441,3 +519,44 @@ def test_an_async_tail_of_a_server_that_is_away_says_so(own_server: ServerProces
         own_server.kill()
         with pytest.raises(ServerUnavailable):
             asyncio.run(follow(log))
+
+
+@pytest.mark.parametrize(
+    "main",
+    [
+        "loop = asyncio.new_event_loop(); task = loop.create_task(follow()); loop.call_later(0.3, loop.stop); "
+        "loop.run_forever()",
+        "asyncio.run(asyncio.wait_for(first(), 20))",
+    ],
+    ids=["its loop stopped while it waited", "left open behind a record"],
+)
+def test_an_async_tail_that_nobody_closes_does_not_keep_the_interpreter_from_ending(
+    server: ServerProcess, standalone: Connection, queue_name: str, main: str
+) -> None:
+    Log(queue_name, "log", standalone).append({"n": "0"})
+    code = f"""
+import asyncio
+from echomq_tasks.bus import Log
+from echomq_tasks.connection import connect
+log = Log({queue_name!r}, "log", connect({server.url!r}))
+async def follow():
+    async for record in log.atail():
+        pass
+async def first():
+    async for record in log.atail("head"):
+        break
+{main}
+print("ends", flush=True)
+"""
+    environ = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    ended = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=LONG, env=environ)
+    assert (ended.returncode, ended.stdout) == (0, "ends\n")
+
+
+def test_an_async_tail_that_is_dropped_leaves_no_thread(log: Log) -> None:
+    async def follow() -> None:
+        tail = log.atail("head", follow=False)
+        assert [record async for record in tail] == []
+
+    asyncio.run(follow())
+    eventually(lambda: not [each for each in threading.enumerate() if each.name.startswith("echomq-tail")])

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 from script_cases import CASES, fill, key_of
 from wire.handwriting import Wire, text
 
 from echomq_tasks.connection import Connection
-from echomq_tasks.queue import Complete, Queue, Release, Retry, Verdict
+from echomq_tasks.queue import Admission, Complete, Queue, Release, Retry, Verdict
 from echomq_tasks.scripts import Call, Scripts
 from echomq_tasks.scripts.loader import load_scripts
 
@@ -68,3 +71,18 @@ def test_a_forgotten_script_in_the_middle_of_a_bulk_admission_loses_and_doubles_
     forget(connection)
     assert len({answer.id for answer in queue.enqueue_many([str(number) for number in range(700)])}) == 700
     assert queue.counts().pending == 701
+
+
+def test_a_script_that_is_flushed_after_each_load_runs_all_the_same(
+    connection: Connection, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    scripts = Scripts.of(connection)
+
+    def in_vain(names: Sequence[str]) -> list[Any]:
+        return []
+
+    monkeypatch.setattr(scripts, "_loads", in_vain)
+    forget(connection)
+    queue = Queue(queue_name, connection)
+    assert queue.enqueue("p").admission is Admission.ENQUEUED
+    assert len(queue.claim()) == 1

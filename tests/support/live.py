@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Any
+
+import pytest
 
 from echomq_tasks.bus import Bus, Event, Gap, Subscription
 from echomq_tasks.bus.places import Place, place_of
 from echomq_tasks.connection import Connection
 from echomq_tasks.keyspace import queue_key, stream_key
 from support.counting import nodes
+from support.eventually import eventually
 
 #: Seconds; far more than any event takes when all is well.
 LONG = 20.0
@@ -43,6 +49,13 @@ def event(subscription: Subscription) -> Event:
     return item
 
 
+def bare(item: Event | Gap | None) -> Event:
+    """An event without its time, which it has to have."""
+    assert isinstance(item, Event)
+    assert item.at is not None
+    return replace(item, at=None)
+
+
 def gap(subscription: Subscription) -> Gap:
     """The next item, which has to be a gap."""
     (item,) = take(subscription, 1)
@@ -71,6 +84,26 @@ def kill_listeners(connection: Connection) -> int:
     for node, entry in found:
         node.client_kill_filter(_id=entry["id"])
     return len(found)
+
+
+@contextmanager
+def kept_away(connection: Connection) -> Iterator[None]:
+    """Nobody hears anything: the listeners of this connection are cut off, and come back only afterwards."""
+    open_again = threading.Event()
+    fresh = connection.fresh
+
+    def wait(*args: Any, **options: Any) -> Any:
+        assert open_again.wait(LONG)
+        return fresh(*args, **options)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(connection, "fresh", wait)
+        kill_listeners(connection)
+        eventually(lambda: not listeners(connection))
+        try:
+            yield
+        finally:
+            open_again.set()
 
 
 def publish(connection: Connection, queue: str, data: bytes | str, *, sharded: bool = False) -> None:

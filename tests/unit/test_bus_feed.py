@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import logging
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -10,9 +12,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from echomq_tasks.bus import Bus, Event, Gap
+from echomq_tasks.bus import Bus, Event, Gap, Subscription
 from echomq_tasks.bus.channel import PLAIN, Channel, check_pattern, matcher, queue_of
 from echomq_tasks.bus.feed import Closed, Feed
+from echomq_tasks.bus.names import near_event, warn_of_odd_events
 from echomq_tasks.connection import Connection
 from echomq_tasks.errors import InvalidArgument, InvalidName
 
@@ -148,3 +151,93 @@ def test_an_error_is_met_behind_what_was_heard_before_it_and_a_closed_feed_is_em
     assert not subject.close()
     with pytest.raises(Closed):
         subject.take()
+
+
+class KnowsAll:
+    """Of a log that has given events already."""
+
+    unlogged: frozenset[str] = frozenset()
+
+    def __init__(self, known: str) -> None:
+        self._known = known
+
+    def hear(self, event: Event, *, wanted: bool) -> None:
+        pass
+
+    def has_given(self, event: Event) -> bool:
+        return event.event == self._known
+
+    def is_sure(self, queue: str, number: int) -> bool:
+        return True
+
+
+class LateBell:
+    """The reader's bell, which is held up when it is emptied: until something has rung it."""
+
+    def __init__(self, bell: Any, meanwhile: Callable[[], None]) -> None:
+        self._bell = bell
+        self._meanwhile = [meanwhile]
+
+    def get(self, block: bool, timeout: float | None) -> None:
+        if not block and self._meanwhile:
+            self._meanwhile.pop()()
+        self._bell.get(block, timeout)
+
+    def put(self, item: None) -> None:
+        self._bell.put(item)
+
+
+@pytest.mark.parametrize("act", ["offer", "close"])
+def test_an_event_that_rings_just_when_the_reader_looks_does_not_make_it_deaf(act: str) -> None:
+    subject = Feed(["q"], (), None, 100, KnowsAll("known"))  # type: ignore[arg-type]
+    subscription = Subscription(subject)
+    bell = LateBell(subscription._bell, lambda: subject.offer(Event("known", "q"), None))  # noqa: SLF001
+    subscription._bell = bell  # type: ignore[assignment]  # noqa: SLF001
+    heard: list[Any] = []
+    reader = threading.Thread(target=lambda: heard.extend(subscription), daemon=True)
+    reader.start()
+    while bell._meanwhile:  # noqa: SLF001
+        pass
+    if act == "offer":
+        subject.offer(Event("new", "q"), None)
+        while not heard and reader.is_alive():
+            reader.join(0.001)
+    subscription.close()
+    reader.join(20)
+    assert not reader.is_alive()
+    assert [item.event for item in heard] == (["new"] if act == "offer" else [])
+
+
+def test_a_subscription_whose_closing_was_interrupted_can_be_closed_again() -> None:
+    class Interrupted:
+        left = 0
+        over = False
+
+        def leave(self, feed: Feed) -> None:
+            self.left += 1
+            if self.left == 1:
+                raise KeyboardInterrupt
+            feed.let_go()
+
+    subject = feed("q")
+    subject.hub = hub = Interrupted()  # type: ignore[assignment]
+    subscription = Subscription(subject)
+    with pytest.raises(KeyboardInterrupt):
+        subscription.close()
+    for _ in range(2):
+        subscription.close()
+    assert hub.left == 2
+
+
+def test_names_that_are_almost_an_events_are_told_once_and_an_apps_own_are_not(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    for _ in range(2):
+        with caplog.at_level(logging.WARNING), pytest.raises(InvalidArgument, match="buffer"):
+            Offline().subscribe("q", events={"complted", "failed", "order.completed", "done"}, buffer=0)
+    (line,) = caplog.records
+    assert "'complted'" in line.message
+    assert "did you mean 'completed'?" in line.message
+    assert near_event("failed") is None
+    warn_of_odd_events(["worker_stoped"])
+    assert "'worker_stopped'" in caplog.records[-1].message

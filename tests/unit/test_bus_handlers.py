@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import gc
+import threading
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 
 import echomq_tasks.bus.bus
+import echomq_tasks.bus.names
 from echomq_tasks.bus import Bus, Consumer, Log, Runner, buses_with_handlers
 from echomq_tasks.bus.groups import dead_log
 from echomq_tasks.bus.handlers import registered
@@ -97,6 +100,63 @@ def test_what_cannot_be_called_is_no_handler(bus: Bus) -> None:
         bus.consumer("q", "audit", group="g", start="head")(None)  # type: ignore[type-var]
 
 
+def wrapped() -> Callable[[Any], None]:
+    """What a decorator makes, as one that passes on more than it is called with."""
+
+    def made(event: Any) -> None:
+        """Nothing."""
+
+    made.__wrapped__ = lambda event, database: None  # type: ignore[attr-defined]
+    return made
+
+
+NOT_OF_ONE = [lambda: None, lambda first, second: None, lambda *, event: None, threading.Event().set]
+OF_ONE = [print, [].append, dict.fromkeys, lambda *several: None, lambda event, more=1: None, Callable_(), wrapped()]
+
+
+@pytest.mark.parametrize("wrong", NOT_OF_ONE)
+def test_a_function_that_cannot_be_called_with_one_argument_is_refused_at_once(
+    bus: Bus, standalone: Connection, wrong: Any
+) -> None:
+    with pytest.raises(InvalidArgument, match=r"decorates a function of one event, but .* takes "):
+        bus.on("failed")(wrong)
+    with pytest.raises(InvalidArgument, match=r"a handler is a function of one delivery, but .* takes "):
+        bus.consumer("q", "audit", **GOOD)(wrong)
+    consumer = Consumer(Log("q", "audit", standalone), **GOOD)
+    with pytest.raises(InvalidArgument, match="function of one delivery"):
+        consumer.run(wrong)
+    with pytest.raises(InvalidArgument, match="function of one delivery"):
+        Consumer(Log("q", "audit", standalone), handler=wrong, **GOOD)
+    with pytest.raises(InvalidArgument, match=r"on_behind is a function of one number, but .* takes "):
+        bus.consumer("q", "audit", on_behind=wrong, **GOOD)
+    found = registered(bus)
+    assert (found.live, found.groups) == ([], [])
+
+
+@pytest.mark.parametrize("right", OF_ONE)
+def test_whatever_can_be_called_with_one_argument_is_taken(bus: Bus, right: Any) -> None:
+    assert bus.on("failed")(right) is right
+    assert bus.consumer("q", "audit", **GOOD, on_behind=right)(right) is right
+
+
+def test_an_event_that_is_almost_one_of_the_library_is_told_once(
+    bus: Bus, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(echomq_tasks.bus.names, "_told", set())
+    bus.on("failed", "order.paid", "faild")(function)
+    bus.on("faild")(function)
+    assert len(registered(bus).live) == 2
+    (record,) = caplog.records
+    assert "'faild'" in record.getMessage()
+    assert "did you mean 'failed'?" in record.getMessage()
+
+
+@pytest.mark.parametrize("log", ["audit", None, b"audit"])
+def test_a_consumer_of_what_is_no_log_is_refused(log: Any) -> None:
+    with pytest.raises(InvalidArgument, match=r"takes a log, as bus\.log"):
+        Consumer(log, **GOOD)
+
+
 GOOD: dict[str, Any] = {"group": "billing", "start": "head"}
 
 
@@ -122,6 +182,8 @@ GOOD: dict[str, Any] = {"group": "billing", "start": "head"}
         ({"beat": 61}, InvalidArgument),
         ({"beat": 0}, InvalidArgument),
         ({"forget": -1}, InvalidArgument),
+        ({"on_behind": 5}, InvalidArgument),
+        ({"on_behind": coroutine}, InvalidArgument),
     ],
 )
 def test_a_consumer_with_settings_out_of_range_is_refused_at_once(

@@ -7,6 +7,7 @@ import threading
 from typing import TYPE_CHECKING
 
 from echomq_tasks.bus import Bus, Runner, buses_with_handlers
+from echomq_tasks.bus.handlers import GroupHandler, LiveHandler, watch
 from echomq_tasks.connection import Connection
 from echomq_tasks.forks import after_fork
 
@@ -40,37 +41,56 @@ class Listening:
     def __init__(self) -> None:
         self._reset()
         after_fork(self._reset)
+        watch(self._late)
 
     def _reset(self) -> None:
         # A child of a fork has none of its parent's threads.
         self._lock = threading.Lock()
         self._workers = 0
         self._runner: Runner | None = None
+        self._ending = False
 
     def start(self) -> None:
         """A worker boots: the first one starts the handlers."""
         with self._lock:
             self._workers += 1
-            buses = buses_with_handlers()
-            if self._runner is None and buses:
-                self._runner = Runner(buses)
-                self._runner.start()
+            self._run()
 
     def ask(self) -> None:
         """A worker is about to stop: with the last one, the handlers take nothing new while its jobs end."""
         with self._lock:
             if self._workers <= 1 and self._runner is not None:
+                self._ending = True
                 self._runner.stop(0)
 
     def stop(self) -> None:
         """A worker has stopped: with the last one, the handlers finish what they have in hand, and end."""
         with self._lock:
             self._workers = max(self._workers - 1, 0)
-            if self._workers or self._runner is None:
+            if self._runner is None or (self._workers and not self._ending):
                 return
-            runner, self._runner = self._runner, None
+            runner, self._runner, self._ending = self._runner, None, False
         if not runner.stop(_STOP):
             _log.error("A bus handler still runs after %d s and is left behind.", _STOP)
+        with self._lock:
+            # One that has booted while this one stopped.
+            if self._workers:
+                self._run()
+
+    def _late(self, bus: Bus, handler: LiveHandler | GroupHandler) -> None:
+        """Something was registered: when a worker runs, it runs that, too."""
+        with self._lock:
+            if self._workers and self._runner is not None:
+                self._runner.add(bus)
+            elif self._workers:
+                self._run()
+
+    def _run(self) -> None:
+        """Start what is registered and does not run; the lock is held."""
+        buses = buses_with_handlers()
+        if self._runner is None and buses:
+            self._runner = Runner(buses)
+            self._runner.start()
 
 
 #: The one of this process.

@@ -14,7 +14,7 @@ from echomq_tasks import actor
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
 from echomq_tasks.brokers.dramatiq import broker as broker_module
 from echomq_tasks.brokers.dramatiq.listening import Listening
-from echomq_tasks.bus import Delivery, Event, handlers
+from echomq_tasks.bus import Bus, Delivery, Event, handlers
 from echomq_tasks.connection import Connection
 
 MakeWorker = Callable[..., Worker]
@@ -70,6 +70,46 @@ def test_a_worker_runs_handlers_until_its_last_one_has_stopped(broker: EchoMQBro
     second.stop()
     assert not [thread for thread in threading.enumerate() if thread.name.startswith(("echomq-on", "echomq-group"))]
     assert set(heard) == {"work"}
+
+
+def test_the_first_handler_may_come_after_the_worker(broker: EchoMQBroker) -> None:
+    billed: list[str] = []
+    log = broker.bus.log("default", "audit")
+    log.append({"what": "paid"})
+    worker = Worker(broker, worker_threads=1)
+    worker.start()
+    for group in ("billing", "mails"):
+        broker.bus.consumer("default", "audit", group=group, start="head")(
+            lambda each, group=group: billed.append(group)
+        )
+    # One that nobody knew before, too.
+    other = Bus(broker.connection)
+    other.consumer("default", "audit", group="others", start="head")(lambda each: billed.append("others"))
+    eventually(lambda: sorted(billed) == ["billing", "mails", "others"])
+    worker.stop()
+    broker.bus.consumer("default", "audit", group="late", start="head")(lambda each: billed.append("late"))
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("echomq-group")]
+    other.close()
+
+
+def test_handlers_run_on_for_a_worker_that_boots_while_the_last_one_stops(
+    broker: EchoMQBroker, listening: Listening
+) -> None:
+    billed: list[str] = []
+    log = broker.bus.log("default", "audit")
+
+    @broker.bus.consumer("default", "audit", group="billing", start="head", beat=0.1)
+    def bill(delivery: Delivery) -> None:
+        billed.append(delivery.fields["what"])
+
+    listening.start()
+    listening.ask()
+    listening.start()
+    listening.stop()
+    log.append({"what": "paid"})
+    eventually(lambda: billed == ["paid"])
+    listening.stop()
+    assert not [thread for thread in threading.enumerate() if thread.name.startswith("echomq-group")]
 
 
 def test_handlers_take_nothing_new_while_the_last_jobs_of_a_stopping_worker_end(broker: EchoMQBroker) -> None:
