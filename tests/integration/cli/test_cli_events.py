@@ -112,7 +112,7 @@ def is_heard(connection: Connection, queue: str) -> Callable[[], bool]:
 @pytest.mark.parametrize(
     "words",
     ["--no-follow", "mail/x", "mail.*/x", "--event=", "--event failed,", "--job x", "--since soon",
-     "--since 2026-13-01", "--log a/b", "--actor="],
+     "--since 2026-13-01", "--since 2100-01-01", "--log a/b", "--actor="],
 )  # fmt: skip
 def test_what_makes_no_sense_is_a_usage_error(capsys: pytest.CaptureFixture[str], words: str) -> None:
     said = Shell("valkey://127.0.0.1:1", capsys)("events", *words.split(" "))
@@ -145,7 +145,7 @@ def test_the_past_is_printed_from_the_logs_of_all_queues_in_the_order_of_time(
     assert len(everything) == 28
     some = told(echomq("events", queues[0].name, "other", "--since", "10m", "--no-follow", "--json"))
     assert {event["queue"] for event in some} == {queues[0].name, "other"}
-    assert echomq("events", "--since", "2100-01-01", "--no-follow").lines == []
+    assert echomq("events", "--since", "0", "--no-follow").lines == []
     assert len(echomq("events", "--since", "2026-01-01T00:00", "--no-follow").lines) == 28
 
 
@@ -188,6 +188,34 @@ def test_without_a_log_there_is_no_past_and_it_says_what_keeps_one(shell: Shell,
     assert "did you mean 'mail'?" in said.err
 
 
+def test_a_queue_that_was_named_and_has_no_such_log_is_told(
+    shell: Shell, server: ServerProcess, standalone: Connection
+) -> None:
+    live(logged(standalone, "mail"), 1)
+    live(logged(standalone, "orders", log=None), 1)
+    said = shell("events", "mail", "orders", "gone", "--since", "1h", "--no-follow")
+    assert (said.code, len(said.lines)) == (0, 3)
+    nothing, no_log = said.err.splitlines()
+    assert "there is no queue 'gone'" in nothing
+    assert "the queue 'orders' has no log 'lifecycle'" in no_log
+    assert 'Lifecycle(log="lifecycle")' in no_log
+    said = shell("events", "mail", "--log", "lifecycel", "--since", "1h", "--no-follow")
+    assert (said.code, said.out) == (1, "")
+    assert said.err.endswith("none of these queues has a log 'lifecycel': did you mean 'lifecycle'?\n")
+    # Also when it is only to fill gaps.
+    for words, says in (
+        ("mail orders --log lifecycle", "the queue 'orders' has no log"),
+        ("o* --log audit", "none of these queues has a log 'audit'"),
+    ):
+        with following(server.url, *words.split()) as command:
+            eventually(is_heard(standalone, "orders"), PATIENCE)
+            eventually(command.lines, PATIENCE)
+            code, errors = command.end()
+            assert code == 130
+            assert says in errors
+            assert len(errors.splitlines()) == 1
+
+
 def test_a_log_that_does_not_reach_back_so_far_is_told_first(shell: Shell, standalone: Connection) -> None:
     queue = logged(standalone, "mail", log="audit")
     live(queue, 20)
@@ -197,7 +225,7 @@ def test_a_log_that_does_not_reach_back_so_far_is_told_first(shell: Shell, stand
     gap, first, *_ = told(shell(*words, "--json"))
     assert (gap["event"], gap["reason"], gap["queues"]) == ("gap", "trimmed", "mail")
     # From its first record on it is whole.
-    assert len(told(shell(*words[:3], "--since", "2100-01-01", "--no-follow", "--json"))) == 0
+    assert len(told(shell(*words[:3], "--since", "0", "--no-follow", "--json"))) == 0
     assert first["event"] == "enqueued"
 
 
@@ -268,7 +296,40 @@ def test_a_server_that_goes_and_comes_back_is_a_gap_or_is_filled_from_the_log(ow
         eventually(lambda: len(filled.lines()) >= 3, PATIENCE)
         assert [event.get("job") for event in filled.events()] == [*first, *second, *third]
         for command in (bare, filled):
-            assert command.end() == (130, "")
+            code, errors = command.end()
+            assert code == 130
+            # Told only when it was away for long enough to look.
+            assert all(re.search("lost: waiting for it$|is back$", line) for line in errors.splitlines())
+
+
+def test_a_server_that_goes_away_is_told_at_once_and_that_it_is_back(own_server: ServerProcess) -> None:
+    with connect(own_server.url) as connection, following(own_server.url, "--json") as command:
+        assert command.process.stderr is not None
+        eventually(is_heard(connection, "mail"), PATIENCE)
+        own_server.kill()
+        assert command.process.stderr.readline() == (
+            f"echomq: the connection to {own_server.url}/0 is lost: waiting for it\n"
+        )
+        own_server.start()
+        assert command.process.stderr.readline() == f"echomq: {own_server.url}/0 is back\n"
+        eventually(lambda: any(event["event"] == "gap" for event in command.events()), PATIENCE)
+        assert command.end() == (130, "")
+
+
+def test_a_log_that_is_begun_anew_does_not_silence_what_is_live(server: ServerProcess, standalone: Connection) -> None:
+    queue = logged(standalone, "mail")
+    key = "emq:{mail}:stream:lifecycle"
+    live(queue, 1)
+    # By a writer whose clock is an hour ahead.
+    ahead = int(queue.now().timestamp() * 1000) + 3_600_000
+    standalone.client.xadd(key, {"event": "fast"}, id=f"{ahead}-1")
+    with following(server.url, "mail", "--since", "1h", "--json") as command:
+        eventually(lambda: len(command.lines()) == 4, PATIENCE)
+        standalone.client.delete(key)
+        (job,) = live(queue, 1)
+        eventually(lambda: [event.get("job") for event in command.events()[5:]] == [job] * 3, PATIENCE)
+        assert command.events()[4]["reason"] == "trimmed"
+        assert command.end() == (130, "")
 
 
 def test_a_reader_that_leaves_ends_it_quietly_although_nothing_happens(
