@@ -11,7 +11,6 @@ from pathlib import Path
 
 import dramatiq
 import pytest
-from blinker import ANY
 from support.servers import ServerProcess
 
 from echomq_tasks import Queue, connect, signals
@@ -51,8 +50,7 @@ def namespace(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setattr(handlers, "_registered", weakref.WeakKeyDictionary())
     yield names
     for signal in signals.namespace.values():
-        for receiver in list(signal.receivers_for(ANY)):
-            signal.disconnect(receiver)
+        signal._clear_state()  # noqa: SLF001 - what blinker has for tests
     made = dramatiq.broker.global_broker
     dramatiq.broker.global_broker = before
     if made is not None:
