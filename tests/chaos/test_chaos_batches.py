@@ -101,5 +101,7 @@ def test_a_member_that_kills_its_worker_ends_in_dead_and_its_companions_run(
     assert (info.state, info.last_error, info.failures) == (State.DEAD, "stalled", 0)
     assert calls(watched)[0] == list(range(10))
     assert all(len(call) == 1 for call in calls(watched)[1:])
-    assert ended(watched) == dict.fromkeys(set(range(10)) - {3}, 1)
+    # One that had ended and was not acknowledged when the killer struck runs again: once a death at most.
+    assert set(ended(watched)) == set(range(10)) - {3}
+    assert max(ended(watched).values()) <= 1 + deaths
     assert deaths >= info.stalled - 1 > 0
