@@ -42,6 +42,11 @@ def answer_for(measures: Mapping[str, Measure]) -> None:
     os._exit(0)
 
 
+def one_by_one(measure: Callable[[str, str, int], Figures]) -> Measure:
+    """A measure of one variant, as one of many that are measured one after the other."""
+    return lambda variants, url, amount: {variant: measure(variant, url, amount) for variant in variants}
+
+
 def in_turn(names: list[str], step: Callable[[str], None], turns: int = TURNS) -> None:
     """Let each variant have its turns, for the machine changes from second to second by more than they differ; each
     begins in turn, so that none always follows the same one."""

@@ -1,10 +1,11 @@
-"""Background jobs on Valkey: actors, queues, events and a Dramatiq broker on the emq: wire."""
+"""Background jobs and caching on Valkey: actors, queues, events, cached functions and a Dramatiq broker."""
 
 from __future__ import annotations
 
 from echomq_tasks.actor import actor
 from echomq_tasks.brokers.dramatiq import flow
 from echomq_tasks.bus import Bus
+from echomq_tasks.caching import cached
 from echomq_tasks.connection import Connection, connect
 from echomq_tasks.current import current_job
 from echomq_tasks.errors import EchoMQError, JobCancelled
@@ -19,6 +20,7 @@ __all__ = [
     "Queue",
     "__version__",
     "actor",
+    "cached",
     "connect",
     "current_job",
     "flow",

@@ -136,6 +136,8 @@ def actor(
         - ``every``, seconds, or ``cron``, an expression with ``tz``, its time zone: it runs again and again, once
           whatever the number of workers, and with ``every`` for the first time when one interval has passed;
           ``catch_up``: whether a missed run is made up for (True).
+        - ``invalidates``: cached functions whose results for the job's own arguments are dropped once it has completed,
+          or a function of those arguments that invalidates what it wants; one or a list.
         - ``batch``: how many messages one call takes at most, as a list; ``batch_wait``: how many seconds the first of
           them waits for more.
 

@@ -5,6 +5,8 @@
     EchoMQError
     ├── ConfigError (ValueError)          an option or a URL is wrong
     ├── InvalidArgument (ValueError)      a delay, lease, priority, payload, ... out of range or of a wrong type
+    │   ├── UnstableKey                   an argument of a cached function that no other process could know again
+    │   └── Unencodable                   a value that the cache's codec cannot keep; its caller has it all the same
     ├── InvalidName (ValueError)          a queue, group, dedup or log name the wire does not allow
     ├── InvalidId (ValueError)            not a branded id of the expected kind
     ├── ServerError                       the server cannot serve us
@@ -16,6 +18,9 @@
     ├── BatchError                        raised by a batch actor: these members failed, the others are done
     ├── JobCancelled                      raised in a job that was asked to stop; let it through
     ├── UndecodableRecord (ValueError)    a record of a log that its codec cannot read
+    ├── Undecodable (ValueError)          a row of the cache that its codec cannot read; for the cache, a miss
+    ├── LoadFailed                        a loader raised in another process, what cannot be raised here
+    ├── LoadTimeout (TimeoutError)        a cached value was not loaded in time
     ├── ScriptError                       a Lua script failed; names `lua/<file>:<line>`
     └── Refused                           a script refused a transition; nothing was written
         ├── WrongKind     EMQKIND         the id is not a JOB id
@@ -48,6 +53,17 @@ class ConfigError(EchoMQError, ValueError):
 
 class InvalidArgument(EchoMQError, ValueError):
     """An argument is of a wrong type or out of range; no byte was sent."""
+
+
+class UnstableKey(InvalidArgument):
+    """An argument of a cached function has no form that another process would know again, as a lock or an open file.
+
+    Leave it out of the key with ``ignore=``, or say what identifies the call with ``key=``.
+    """
+
+
+class Unencodable(InvalidArgument):
+    """A value that the cache's codec cannot keep, or could not give back as the same type; nothing was stored."""
 
 
 class InvalidName(EchoMQError, ValueError):
@@ -124,6 +140,18 @@ class JobCancelled(EchoMQError):
 
 class UndecodableRecord(EchoMQError, ValueError):
     """A record of a log that its codec cannot read; its fields are there as they were written."""
+
+
+class Undecodable(EchoMQError, ValueError):
+    """A row of the cache that its codec cannot read: damaged, foreign, or of another version of the code."""
+
+
+class LoadFailed(EchoMQError):
+    """The loader of a cached value raised in another process, what cannot be made again here; the text tells what."""
+
+
+class LoadTimeout(EchoMQError, TimeoutError):
+    """A cached value was not loaded in time: within ``wait`` by somebody else, or within a hard ``loader_timeout``."""
 
 
 class ScriptError(EchoMQError):

@@ -12,12 +12,14 @@ from echomq_tasks.errors import InvalidArgument
 from echomq_tasks.identity import EPOCH_MS, Mint
 
 __all__ = [
+    "CACHE_EVENTS",
     "CONTROL_EVENTS",
     "EVENTS",
     "JOB_EVENTS",
     "QUEUE_EVENTS",
     "WORKER_EVENTS",
     "Announcing",
+    "CacheEvent",
     "Event",
     "chosen_events",
     "event_text",
@@ -36,7 +38,9 @@ QUEUE_EVENTS: Final = ("paused", "resumed", "drained")
 CONTROL_EVENTS: Final = frozenset({*QUEUE_EVENTS, "cancelled", "removed"})
 #: How a run ends.
 _ENDS = frozenset({"completed", "retried", "failed"})
-#: All of them.
+#: What happens to cached functions: told to receivers in their process alone, as a :class:`CacheEvent`.
+CACHE_EVENTS: Final = ("cache_hit", "cache_miss", "cache_load")
+#: All of those on the Bus.
 EVENTS: Final = frozenset((*JOB_EVENTS, *WORKER_EVENTS, *QUEUE_EVENTS))
 
 #: The fields that have an attribute of their own.
@@ -182,6 +186,30 @@ def chosen_events(events: Collection[str] | str | bool | None) -> frozenset[str]
         if not isinstance(name, str) or name not in EVENTS:
             raise InvalidArgument(f"there is no event {name!r}: choose from {', '.join(sorted(EVENTS))}")
     return frozenset(events)
+
+
+@dataclass(frozen=True, slots=True)
+class CacheEvent:
+    """What a cached function did.
+
+    Attributes:
+      event: ``cache_hit``: a call was answered from a layer; ``cache_miss``: it was not, and loads, or waits for
+        another one's load; ``cache_load``: the function was called, for whatever reason, and has returned or raised.
+      table: the cache table.
+      id: the row.
+      at: unix seconds.
+      layer: of a hit, ``"l1"`` for the process, ``"l2"`` for the server, ``"stale"`` for an old value of either.
+      duration: of a load, seconds from the start of the function to its end.
+      error: of a load, the exception that it raised.
+    """
+
+    event: str
+    table: str
+    id: str
+    at: float
+    layer: str | None = None
+    duration: float | None = None
+    error: BaseException | None = None
 
 
 class Announcing:

@@ -29,6 +29,8 @@ QUEUE_KEYS: Final = frozenset(
 )  # fmt: skip
 #: The keys a job has beside its row.
 JOB_KEYS: Final = frozenset({"logs", "lock", "dependencies", "processed", "failed", "unsuccessful", "result"})
+#: The keys a cached row has beside it: the lease of who loads it, and the version under which it was last dropped.
+ROW_KEYS: Final = frozenset({"flight", "dropped"})
 
 _NAME = re.compile(r"[A-Za-z0-9._-]{1,128}")
 _DEDUP = re.compile(r"[A-Za-z0-9._-]{1,255}")
@@ -104,18 +106,47 @@ def stream_key(queue: str, name: str) -> bytes:
     return queue_key(queue) + b"stream:" + name.encode()
 
 
-def cache_key(table: str, row_id: str) -> bytes:
-    """A cached value; ``row_id`` is a branded id of the table's kind."""
-    _gate(_NAME, table, "the cache table", "1 to 128 letters, digits, dots, underscores or dashes")
+def check_table(table: str) -> str:
+    """Return ``table`` when the wire allows it as the name of a cache table.
+
+    Raises:
+      InvalidName: when it is not 1 to 128 of ``A-Z a-z 0-9 . _ -``.
+    """
+    return _gate(_NAME, table, "the cache table", "1 to 128 letters, digits, dots, underscores or dashes")
+
+
+def cache_base(table: str) -> bytes:
+    """The prefix of all keys of a cache table, ``ecc:{table}:``: the one key that its scripts take."""
+    return b"ecc:{" + check_table(table).encode() + b"}:"
+
+
+def cache_key(table: str, row_id: str, name: str | None = None) -> bytes:
+    """A cached value, or one of the keys beside it; ``row_id`` is a branded id of the table's kind."""
+    base = cache_base(table)
     if not is_branded(row_id):
         raise InvalidName(f"the cache row {row_id!r} is not a branded id")
-    return b"ecc:{" + table.encode() + b"}:" + row_id.encode()
+    suffix = "" if name is None else ":" + _registered(name, ROW_KEYS, "cache")
+    return base + f"{str.__str__(row_id)}{suffix}".encode()
+
+
+def tag_key(table: str, tag: str) -> bytes:
+    """The version under which the rows of a tag were last dropped; ``tag`` is its ``TAG`` id."""
+    return cache_base(table) + b"tag:" + check_id(tag, "TAG").encode()
+
+
+def stats_key(table: str) -> bytes:
+    """What the processes that use a table have counted."""
+    return cache_base(table) + b"stats"
 
 
 def coherence_channel(table: str) -> bytes:
     """The channel that tells a table's caches of newer versions."""
-    _gate(_NAME, table, "the cache table", "1 to 128 letters, digits, dots, underscores or dashes")
-    return b"ecc:{" + table.encode() + b"}:coh"
+    return cache_base(table) + b"coh"
+
+
+def wake_channel(table: str) -> bytes:
+    """The channel that tells those who wait for a row of a table how its flight has ended."""
+    return cache_base(table) + b"wake"
 
 
 def coherence_queue(table: str) -> str:

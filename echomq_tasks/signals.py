@@ -9,6 +9,10 @@ should be quick. Without receivers a signal costs one look at an empty dict.
 Signals of one job come from the threads that learn of it: with a backoff of almost nothing, another thread may tell of
 its next ``started`` before the first has told of ``retried``. A completion that had to be sent again because its answer
 was lost is not told: that the job is gone by then does not say who completed it.
+
+Of the cache are ``cache_hit``, ``cache_miss`` and ``cache_load``, with a :class:`~echomq_tasks.events.CacheEvent` and
+the cached function as the sender. Without receivers of ``cache_hit`` a hit costs nothing for it; with one, each hit
+takes a longer way.
 """
 
 from __future__ import annotations
@@ -20,7 +24,7 @@ from typing import Any
 
 from blinker import NamedSignal, Namespace
 
-from echomq_tasks.events import EVENTS, Event
+from echomq_tasks.events import CACHE_EVENTS, EVENTS, CacheEvent, Event
 
 _log = logging.getLogger(__name__)
 
@@ -44,11 +48,14 @@ worker_stopped = namespace.signal("worker_stopped")
 paused = namespace.signal("paused")
 resumed = namespace.signal("resumed")
 drained = namespace.signal("drained")
+cache_hit = namespace.signal("cache_hit")
+cache_miss = namespace.signal("cache_miss")
+cache_load = namespace.signal("cache_load")
 
-__all__ = [*sorted(EVENTS), "namespace"]
+__all__ = [*sorted((*EVENTS, *CACHE_EVENTS)), "namespace"]
 
 
-def send(signal: NamedSignal, sender: Any, event: Event) -> None:
+def send(signal: NamedSignal, sender: Any, event: Event | CacheEvent) -> None:
     """Call the receivers of a signal; one that raises is logged, and the others are called all the same."""
     if signal.is_muted:
         return

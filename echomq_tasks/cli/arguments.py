@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Literal
 
 from echomq_tasks.errors import InvalidArgument, InvalidId, InvalidName
 from echomq_tasks.identity import check_id, group_id
-from echomq_tasks.keyspace import check_queue, repeat_key
+from echomq_tasks.keyspace import check_queue, check_table, repeat_key
 from echomq_tasks.queue.arguments import EXACT, seconds_to_ms
 from echomq_tasks.results import result_id
 
@@ -64,6 +64,11 @@ def add_asking(command: argparse.ArgumentParser) -> None:
 def queue_name(text: str) -> str:
     """A queue's name."""
     return gated(lambda: check_queue(text))
+
+
+def table_name(text: str) -> str:
+    """A cache table's name."""
+    return gated(lambda: check_table(text))
 
 
 def job_id(text: str) -> str:

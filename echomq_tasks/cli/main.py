@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 
 from echomq_tasks import __version__
 from echomq_tasks.cli import (
+    cache,
     dead,
     demo,
     destroying,
@@ -29,7 +30,7 @@ from echomq_tasks.errors import EchoMQError
 #: The commands, under what one wants to do.
 GROUPS: Mapping[str, Sequence[str]] = {
     "running": ("demo", "worker", "listen"),
-    "looking": ("info", "counts", "metrics", "events", "job", "dead", "lanes", "repeats"),
+    "looking": ("info", "counts", "metrics", "events", "job", "dead", "lanes", "repeats", "cache"),
     "operating a queue": ("pause", "resume", "limits", "lane", "drain", "obliterate"),
     "operating on jobs": ("cancel", "reprocess", "remove"),
 }
@@ -62,7 +63,7 @@ def parser() -> argparse.ArgumentParser:
     commands = root.add_subparsers(
         title="commands", metavar="COMMAND", required=True, help=argparse.SUPPRESS, prog="echomq"
     )
-    for family in (demo, worker, listen, info, metrics, events, jobs, dead, lanes, repeats, pausing, destroying):
+    for family in (demo, worker, listen, info, metrics, events, jobs, dead, lanes, repeats, cache, pausing, destroying):
         family.add(commands)
     lines = ["Background jobs on Valkey."]
     for group, names in GROUPS.items():

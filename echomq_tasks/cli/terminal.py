@@ -37,15 +37,20 @@ def width(text: str) -> int:
     return len(text) + wide - sum(unicodedata.combining(each) > 0 for each in text)
 
 
-def shorten(text: str, most: int) -> str:
-    """Cut a text to ``most`` columns, and show that it was."""
+def shorten(text: str, most: int, *, keep_end: bool = False) -> str:
+    """Cut a text to ``most`` columns, and show that it was; in the middle when its end tells more than that."""
     if width(text) <= most:
         return text
+    end = _beginning(text[::-1], (most - 1) * 2 // 3)[::-1] if keep_end else ""
+    return _beginning(text, most - 1 - width(end)) + "…" + end
+
+
+def _beginning(text: str, most: int) -> str:
     taken = 0
     for place, each in enumerate(text):
         taken += width(each)
-        if taken > most - 1:
-            return text[:place] + "…"
+        if taken > most:
+            return text[:place]
     return text
 
 
@@ -55,15 +60,21 @@ def columns() -> int | None:
 
 
 def print_table(
-    heads: Sequence[str], rows: Iterable[Sequence[Any]], *, flexible: Sequence[int], absent: str = "-"
+    heads: Sequence[str],
+    rows: Iterable[Sequence[Any]],
+    *,
+    flexible: Sequence[int],
+    absent: str = "-",
+    keep_ends: bool = False,
 ) -> int:
-    """Print a table and answer how many rows it had; numbers stand on the right.
+    """Print a table and answer how many rows it had; numbers and percentages stand on the right.
 
     Parameters:
       heads: a name for each column.
       rows: their cells; read as they are printed, so that a long list starts at once.
       flexible: the columns that are cut when the table is wider than the terminal, in this order.
       absent: what stands for None.
+      keep_ends: whether cells are cut in the middle, as names that begin alike are.
     """
     source = iter(rows)
     first = list(islice(source, _LOOK_AHEAD))
@@ -83,7 +94,7 @@ def print_table(
         parts: list[str] = []
         for place, text in enumerate(cells):
             if most is not None and place in flexible:
-                text = shorten(text, widths[place])
+                text = shorten(text, widths[place], keep_end=keep_ends)
             space = " " * (widths[place] - width(text))
             parts.append(space + text if right[place] else text + space)
         print("  ".join(parts).rstrip())
@@ -92,7 +103,14 @@ def print_table(
 
 
 def _is_number(values: Sequence[Any]) -> bool:
-    return all(value is None or (isinstance(value, int) and not isinstance(value, bool)) for value in values)
+    return all(
+        value is None or (isinstance(value, int) and not isinstance(value, bool)) or _is_percentage(value)
+        for value in values
+    )
+
+
+def _is_percentage(value: Any) -> bool:
+    return isinstance(value, str) and value.endswith("%") and value[:-1].replace(".", "", 1).isdecimal()
 
 
 def _cell(value: Any, absent: str = "-") -> str:

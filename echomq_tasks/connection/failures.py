@@ -49,8 +49,8 @@ def _translate(config: Config, error: BaseException) -> EchoMQError:
             )
         if isinstance(cause, NoPermissionError):
             return ConfigError(
-                f"the server's ACL does not let this user go on ({_text(cause)}): allow it the keys {{emq}}:* and "
-                "emq:*, with the ACL SETUSER line in docs/operations.md"
+                f"the server's ACL does not let this user go on ({_text(cause)}): allow it the keys {{emq}}:*, "
+                "emq:* and ecc:*, with the ACL SETUSER line in docs/operations.md"
             )
         if isinstance(cause, ResponseError) and (wrong := _wrong_place(config, str(cause))):
             return wrong

@@ -16,7 +16,7 @@ _DIGITS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
 # Two digits a step: half the divisions of the plain loop on the path of every admission.
 _PAIRS = [high + low for high in _DIGITS for low in _DIGITS]
-_SHAPE = re.compile(r"[A-Z]{3}[0-9A-Za-z]{11}")
+_is_shaped = re.compile(r"[A-Z]{3}[0-9A-Za-z]{11}").fullmatch
 _KIND = re.compile(r"[A-Z]{3}")
 #: The largest snowflake in digits; equal length makes string order number order.
 _MAX_DIGITS = "AzL8n0Y58m7"
@@ -72,7 +72,7 @@ def is_branded(value: object, kind: str | None = None) -> bool:
     """Tell whether ``value`` is a well-formed branded id (of ``kind``, when given)."""
     return (
         isinstance(value, str)
-        and _SHAPE.fullmatch(value) is not None
+        and _is_shaped(value) is not None
         and value[3:] <= _MAX_DIGITS
         and (kind is None or value[:3] == kind)
     )
@@ -91,7 +91,7 @@ def check_id(value: str, kind: str) -> str:
     """
     if not is_branded(value, kind):
         raise InvalidId(f"{value!r} is not a {kind} id: {kind} and eleven base62 digits, as in {kind}0KHTOWnGLuC")
-    return _plain(value)
+    return value if type(value) is str else _plain(value)
 
 
 def snowflake(branded_id: str) -> int:

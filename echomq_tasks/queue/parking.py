@@ -56,10 +56,12 @@ class Parking:
         """
         deadline = time.monotonic() + timeout
         while True:
-            if self._parked_at is None:
-                self._park()
+            if (self._parked_at is None or self._wire is None) and not self._park():
+                return False
             left = deadline - time.monotonic()
             wire = self._wire
+            if wire is None:
+                return False
             try:
                 ready = wire.can_read(max(left, 0.0))
                 if ready:
@@ -117,27 +119,33 @@ class Parking:
             self._connection.client.rpush(self._key, "1")
 
     def close(self) -> None:
-        """Close the connections; the next wait opens others."""
+        """Close the connections; the next wait opens others. Another thread may do it, to end a wait at once."""
         wires = self._wire, self._control
         self._wire = self._control = self._parked_at = None
         for wire in wires:
             if wire is not None:
+                # Who is about to wait on it would else have redis-py connect it again, and wait there for nothing.
+                wire.connect = wire.connect_check_health = _stay_closed
                 wire.disconnect()
 
-    def _park(self) -> None:
+    def _park(self) -> bool:
+        """Send the ``BLPOP``; False when another thread has closed the connection meanwhile."""
+        wire = self._wire
         try:
-            if self._wire is None:
-                self._wire = self._connection.fresh(self._key, blocking=True)
-                self._wire.send_command("CLIENT", "ID")
-                self._client_id = int(self._wire.read_response())
-            self._wire.send_command("BLPOP", self._key, _BLOCK)
-        except (redis.RedisError, OSError) as error:
+            if wire is None:
+                wire = self._wire = self._connection.fresh(self._key, blocking=True)
+                wire.send_command("CLIENT", "ID")
+                self._client_id = int(wire.read_response())
+            wire.send_command("BLPOP", self._key, _BLOCK)
+        except BaseException as error:
+            if wire is not None and self._wire is not wire and isinstance(error, Exception):
+                return False
             self.close()
-            raise self._broke(error) from error
-        except BaseException:
-            self.close()
+            if isinstance(error, (redis.RedisError, OSError)):
+                raise self._broke(error) from error
             raise
         self._parked_at = time.monotonic()
+        return True
 
     def _broke(self, error: Exception) -> ServerUnavailable:
         return ServerUnavailable(
@@ -148,3 +156,7 @@ class Parking:
         reply = self._wire.read_response()
         self._parked_at = None
         return reply
+
+
+def _stay_closed(**options: Any) -> None:
+    raise redis.ConnectionError("closed by another thread")

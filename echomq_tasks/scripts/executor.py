@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 import time
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, NamedTuple
 
 import hiredis
@@ -31,6 +32,7 @@ from echomq_tasks.forks import after_fork
 from echomq_tasks.identity import Mint, NodeLease
 from echomq_tasks.keyspace import NODE_PREFIX
 from echomq_tasks.scripts.loader import Script, load_scripts
+from echomq_tasks.scripts.streams import Streams
 from echomq_tasks.scripts.wire import Looks, Wire
 
 _LUA_LINE = re.compile(r"user_script:(\d+)")
@@ -129,7 +131,14 @@ class Scripts:
           ServerOutOfMemory: when the server has no memory for it.
           ScriptError: on any other error.
         """
-        return self.batch([Call(name, key, args, events)], repeat=repeat)[0]
+        call = Call(name, key, args, events)
+        commands = [self._command(call)]
+        [reply] = self._send(commands, repeat)
+        if isinstance(reply, ResponseError):
+            [reply] = self._second_looks([call], commands, [reply], repeat)
+            if isinstance(reply, EchoMQError):
+                raise reply
+        return reply
 
     def batch(self, calls: Sequence[Call], *, repeat: bool = True) -> list[Any]:
         """Run several calls in one round trip (one a slot in a cluster) and answer their replies in order.
@@ -150,21 +159,30 @@ class Scripts:
         Raises:
           ServerUnavailable: when the connection dropped or no answer came in time.
         """
-        commands: list[Packed] = []
-        for call in calls:
-            script = self._scripts[call.name]
-            args = (*call.args, *call.events, len(call.events)) if script.announces else call.args
-            if self.connection.is_cluster:
-                # A second key of the slot, and one that never exists: while the slot moves from node to node, a node
-                # that has only part of it answers TRYAGAIN, where it would run a script with one key on that part.
-                commands.append(("EVALSHA", script.sha, 2, call.key, call.key + b"slot", *args))
-            else:
-                commands.append(("EVALSHA", script.sha, 1, call.key, *args))
+        commands = [self._command(call) for call in calls]
         replies = self._send(commands, repeat)
+        if not any(isinstance(reply, ResponseError) for reply in replies):
+            return replies
+        return self._second_looks(calls, commands, replies, repeat)
+
+    def _command(self, call: Call) -> Packed:
+        script = self._scripts[call.name]
+        args = (*call.args, *call.events, len(call.events)) if script.announces else call.args
+        if self.connection.is_cluster:
+            # A second key of the slot, and one that never exists: while the slot moves from node to node, a node that
+            # has only part of it answers TRYAGAIN, where it would run a script with one key on that part.
+            return ("EVALSHA", script.sha, 2, call.key, call.key + b"slot", *args)
+        return ("EVALSHA", script.sha, 1, call.key, *args)
+
+    def _second_looks(
+        self, calls: Sequence[Call], commands: list[Packed], replies: list[Any], repeat: bool
+    ) -> list[Any]:
+        """The replies once those calls were sent again that a refusal did not concern; errors are ours then."""
         demoted = [index for index, reply in enumerate(replies) if isinstance(reply, ReadOnlyError)]
         if demoted and not self.connection.is_cluster:
             # The master is another server now. What it refused did not run, so it is sent again, to the new one.
             self.close()
+            Streams.of(self.connection).close()
             self.connection.forget_idle()
             for index, reply in zip(demoted, self._send([commands[index] for index in demoted], repeat), strict=True):
                 replies[index] = reply
@@ -206,9 +224,30 @@ class Scripts:
         return []
 
     def _send(self, commands: list[Packed], repeat: bool) -> list[Any]:
-        exchange = self._exchange_cluster if self.connection.is_cluster else self._exchange
+        if self.connection.is_cluster:
+            return self._again(partial(self._exchange_cluster, commands), repeat)
+        # hiredis' stub asks for a tuple of one argument.
+        packed = b"".join([hiredis.pack_command(command) for command in commands])  # type: ignore[arg-type]
+        return self._again(partial(self._exchange, packed, len(commands)), repeat)
+
+    def read(self, packed: bytes, count: int) -> list[Any]:
+        """Send plain commands that only read, packed, in one round trip; not in a cluster.
+
+        Parameters:
+          packed: the commands.
+          count: how many they are.
+
+        Returns:
+          The replies; a refusal is an exception in its place.
+
+        Raises:
+          ServerUnavailable: as :meth:`call`.
+        """
+        return self._again(partial(self._exchange, packed, count), True)
+
+    def _again(self, exchange: Callable[[], list[Any]], repeat: bool) -> list[Any]:
         try:
-            return exchange(commands)
+            return exchange()
         except ServerUnavailable as error:
             if isinstance(error.__cause__, redis.TimeoutError):
                 raise
@@ -216,14 +255,12 @@ class Scripts:
             self.close()
             if not repeat:
                 raise
-            return exchange(commands)
+            return exchange()
 
-    def _exchange(self, commands: list[Packed]) -> list[Any]:
-        # hiredis' stub asks for a tuple of one argument.
-        packed = b"".join([hiredis.pack_command(command) for command in commands])  # type: ignore[arg-type]
+    def _exchange(self, packed: bytes, count: int) -> list[Any]:
         wire = self._take()
         try:
-            replies = wire.exchange(packed, len(commands))
+            replies = wire.exchange(packed, count)
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             wire.close()
             raise ServerUnavailable(
@@ -308,7 +345,7 @@ class Scripts:
         if isinstance(reply, NoPermissionError) or "ACL failure" in text:
             return ConfigError(
                 f"the user of {self.connection.config.address} may not run {script.name}: {text}. It needs ~emq:* "
-                "~{emq}:* &emq:* and the commands of the ACL SETUSER line in docs/operations.md"
+                "~{emq}:* ~ecc:* &emq:* &ecc:* and the commands of the ACL SETUSER line in docs/operations.md"
             )
         if isinstance(reply, (MovedError, AskError)):
             return ServerUnavailable(

@@ -57,6 +57,19 @@ class Looks:
         self._misses += 1
 
 
+def plain_socket(connection: Any) -> socket.socket | None:
+    """The socket of a connected redis-py connection; None under TLS, and when it is not Python's own, as gevent's."""
+    sock: socket.socket = connection._sock  # noqa: SLF001 - redis-py has no public way to the socket
+    return sock if isinstance(sock, _socket.socket) and not isinstance(sock, ssl.SSLSocket) else None
+
+
+def reader_for(connection: Any) -> hiredis.Reader:
+    """A reader of a redis-py connection's replies, which turns an error into its exception; a nested one stays in its
+    place."""
+    to_error = connection._parser.parse_error  # noqa: SLF001
+    return hiredis.Reader(protocolError=redis.InvalidResponse, replyError=to_error)
+
+
 class Wire:
     """A connection for scripts; used by one thread at a time.
 
@@ -74,19 +87,14 @@ class Wire:
         self._connection = connection
         self._looks = looks
         self._timeout = timeout
-        sock: socket.socket = connection._sock  # noqa: SLF001 - redis-py has no public way to the socket
-        # Also under gevent, whose sockets are none of Python's and do not keep the kernel's timeout.
-        plain = isinstance(sock, _socket.socket) and not isinstance(sock, ssl.SSLSocket)
-        self._sock = sock if plain else None
+        self._sock = plain_socket(connection)
         if self._sock is not None:
             seconds, microseconds = divmod(int(timeout * 1_000_000), 1_000_000)
             limit = struct.pack("@ll", seconds, microseconds)
             self._sock.settimeout(None)
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVTIMEO, limit)
             self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, limit)
-            # redis-py turns an error reply into its exception; a nested one stays in its place.
-            to_error = connection._parser.parse_error  # noqa: SLF001
-            self._reader = hiredis.Reader(protocolError=redis.InvalidResponse, replyError=to_error)
+            self._reader = reader_for(connection)
 
     def exchange(self, packed: bytes, count: int) -> list[Any]:
         """Send packed commands and read ``count`` replies; an error reply is an exception in its place.

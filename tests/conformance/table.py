@@ -37,14 +37,22 @@ LINES = {
         "groups: the start", "groups: own pending first", "groups: what the dead hold", "groups: attempts",
         "groups: a failing handler", "live: a job", "live: a queue", "live: in order", "live: nothing is said",
     ),
+    "9": (
+        "the row", "a short frame", "one flight per key", "the flight's version", "newer wins", "coherence messages",
+        "the conditional drop", "the kind", "tags",
+    ),
 }  # fmt: skip
-TITLES = {"3": "The fence", "5": "Transitions of one job", "6": "The whole queue", "7": "Flows", "8": "The Bus"}
+TITLES = {
+    "3": "The fence", "5": "Transitions of one job", "6": "The whole queue", "7": "Flows", "8": "The Bus",
+    "9": "The Cache",
+}  # fmt: skip
 FILES = {
     "3": ("fence",),
     "5": ("admission", "claiming", "settling", "upkeep", "one_job"),
     "6": ("queue", "lanes", "repeats"),
     "7": ("flows", "failures"),
     "8": ("log", "groups", "events"),
+    "9": ("cache",),
 }
 
 INTRODUCTION = """\

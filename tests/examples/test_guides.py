@@ -15,6 +15,7 @@ from support.servers import ServerProcess
 
 from echomq_tasks import Queue, connect, signals
 from echomq_tasks.bus import handlers
+from echomq_tasks.cache import reach
 
 ROOT = Path(__file__).parents[2]
 _BLOCK = re.compile(r"^```python\n(.*?)^```$", re.DOTALL | re.MULTILINE)
@@ -39,6 +40,9 @@ def namespace(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterato
     monkeypatch.setenv("EMQ_URL", server.url)
     before = dramatiq.broker.global_broker
     dramatiq.broker.global_broker = None
+    # As in a process of the guide's own, which no cached function has made connect yet.
+    caches = reach.Shared()
+    monkeypatch.setattr(reach, "_DEFAULT", caches)
     # What the guides look for: a job that failed for good.
     with connect(server.url) as connection:
         queue = Queue("default", connection)
@@ -55,6 +59,9 @@ def namespace(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterato
     dramatiq.broker.global_broker = before
     if made is not None:
         made.close()
+    caches.close()
+    if caches.connected:
+        caches.connection(None).close()
 
 
 @pytest.mark.parametrize(
@@ -74,6 +81,7 @@ def namespace(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterato
         "docs/coming-from.md",
         "docs/batches.md",
         "docs/bus.md",
+        "docs/cache.md",
     ],
 )
 def test_a_guide_runs_as_written(guide: str, namespace: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
@@ -103,6 +111,34 @@ def test_a_guide_runs_as_written(guide: str, namespace: dict[str, object], capsy
             "mailed packed",
             "mailed shipped",
             "mailing: 0 0",
+        ]
+    if guide == "docs/cache.md":
+        assert printed.splitlines() == [
+            "loading a",
+            "19.80",
+            "CacheInfo(hits=1, misses=1, maxsize=10000, currsize=1)",
+            "8.50 None",
+            "nothing",
+            "loading a",
+            "9.90",
+            "1.08",
+            "1.08 1",
+            "loading user 7",
+            "{'number': 7, 'orders': 3}",
+            "refused",
+            "a in Paphos | a in Limassol | Shop: 8 to 17",
+            "asking for invoice 12",
+            "asking for invoice 12",
+            "True range(0, 31)",
+            "['order 1'] 99.00",
+            "None None True",
+            "customer 7 gets tea",
+            "None",
+            "USR0KHTOWnGLuC {'name': 'Ada'}",
+            'b\'{"name":"Ada"}\'',
+            "loading b",
+            "cache_load price None",
+            "cache_hit price l1",
         ]
     if guide == "docs/coming-from.md":
         assert printed.splitlines() == [

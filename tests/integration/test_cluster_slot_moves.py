@@ -9,10 +9,14 @@ import pytest
 import redis
 from support.clusters import ClusterProcess
 from support.eventually import eventually
+from support.tables import A, B, C
 
+from echomq_tasks.cache.claims import Follow, Lead
+from echomq_tasks.cache.ear import Ear
+from echomq_tasks.cache.store import Store
 from echomq_tasks.connection import Connection, connect
 from echomq_tasks.errors import ServerUnavailable
-from echomq_tasks.keyspace import queue_key, slot
+from echomq_tasks.keyspace import cache_base, queue_key, slot
 from echomq_tasks.queue import Queue, Verdict
 
 pytestmark = pytest.mark.cluster
@@ -79,6 +83,49 @@ def whole(queue: Queue) -> bool:
     except ServerUnavailable:
         return False
     return (counts.pending, counts.active) == (15, 5)
+
+
+def test_a_cache_table_whose_slot_moves_is_away_until_it_has_moved_and_its_flight_goes_on(
+    moving: ClusterProcess, queue_name: str
+) -> None:
+    number = slot(cache_base(queue_name))
+    source, target, source_id, target_id = owner(moving, number)
+    with connect(moving.url, timeout=2) as connection:
+        store = Store(queue_name, "USR", connection)
+        heard: list[bytes] = []
+        ear = Ear(connection, store.channels, lambda channel, data: heard.append(data))
+        ear.ready()
+        put = store.put(A, None, b"v", 60_000)
+        lead = store.claim(B, "me", 60_000)
+        assert isinstance(lead, Lead)
+        target.execute_command("CLUSTER SETSLOT", number, "IMPORTING", source_id)
+        source.execute_command("CLUSTER SETSLOT", number, "MIGRATING", target_id)
+        for key in list(source.execute_command("CLUSTER GETKEYSINSLOT", number, 1000)):
+            migrate(source, target, key)
+            for verb in (
+                lambda: store.version(A),
+                lambda: store.claim(C, "you", 60_000),
+                lambda: store.fill(B, "me", lead.version, b"v", 60_000),
+                lambda: store.drop(A),
+            ):
+                with pytest.raises(ServerUnavailable):
+                    verb()
+        for node in (target, source, *(each.client() for each in moving.nodes)):
+            node.execute_command("CLUSTER SETSLOT", number, "NODE", target_id)
+        assert eventually(lambda: version_of(store, A) == put, 20)
+        assert isinstance(store.claim(B, "you", 60_000), Follow)
+        assert store.fill(B, "me", lead.version, b"v", 60_000)
+        eventually(lambda: f"{B} filled me ".encode() in heard, message="who follows is woken from the new node")
+        dropped = store.drop(A)
+        eventually(lambda: f"{A}:{dropped}".encode() in heard)
+        ear.close()
+
+
+def version_of(store: Store, row_id: str) -> str | None:
+    try:
+        return store.version(row_id)
+    except ServerUnavailable:
+        return None
 
 
 def test_the_connection_of_a_fork_opens_its_own_cluster_client(cluster: ClusterProcess, queue_name: str) -> None:

@@ -188,6 +188,42 @@ def test_closing_frees_the_client_and_the_next_wait_opens_another(queue: Queue, 
     assert parking.wait(LONG)
 
 
+@pytest.mark.parametrize("before", ["can_read", "send_command", "read_response"])
+def test_a_wait_that_is_closed_by_another_thread_ends_at_any_moment_and_connects_no_more(
+    standalone: Connection, queue_name: str, monkeypatch: pytest.MonkeyPatch, before: str
+) -> None:
+    """Redis-py would connect a closed connection again, and the wait would stand there to its end."""
+    parking = Queue(queue_name, standalone).parking()
+    wires: list[Any] = []
+    fresh = standalone.fresh
+
+    def dialled(key: bytes, *, blocking: bool) -> Any:
+        wire = fresh(key, blocking=blocking)
+        wires.append(wire)
+        original = getattr(wire, before)
+
+        def closed_first(*args: Any, **options: Any) -> Any:
+            if not closing:
+                closing.append(threading.Thread(target=parking.close))
+                closing[0].start()
+                closing[0].join()
+            return original(*args, **options)
+
+        setattr(wire, before, closed_first)
+        return wire
+
+    closing: list[threading.Thread] = []
+    monkeypatch.setattr(standalone, "fresh", dialled)
+    assert not parking.wait(LONG)
+    assert closing
+    assert [wire._sock for wire in wires] == [None]  # noqa: SLF001 - nothing else tells whether it is open
+    # The next one opens another, as ever.
+    assert not parking.wait(0.01)
+    Queue(queue_name, standalone).enqueue("x")
+    assert parking.wait(LONG)
+    parking.close()
+
+
 def test_an_idle_worker_that_looks_up_often_sends_one_command(
     server: ServerProcess, proxy: DroppingProxy, queue_name: str
 ) -> None:

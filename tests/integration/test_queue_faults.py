@@ -241,10 +241,10 @@ def test_an_admission_whose_job_ran_to_its_end_before_the_answer_is_not_admitted
     exchange = getattr(faulty.queue.scripts, name)
     ran: list[str] = []
 
-    def run_between(commands: Any) -> Any:
+    def run_between(*sent: Any) -> Any:
         # The first exchange breaks; by the time of the second the job has been run and its row is gone.
         try:
-            return exchange(commands)
+            return exchange(*sent)
         except ServerUnavailable:
             for job in worker.claim(10):
                 ran.append(job.id)

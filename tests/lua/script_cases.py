@@ -17,6 +17,13 @@ LANE = "GRP0NgWEfAEJfs"
 FUTURE = 4_000_000_000_000
 MINTED = 1_764_440_000_000
 ENTRY = "1700000000000-5"
+#: Rows of a cache table: one that is there, one that a flight loads and one that is not there; and versions and a tag.
+CACHED, LOADING, MISSING = (f"USR0NgWEfAEJ0{letter}" for letter in "ABC")
+OLD, NOW, FLOWN, LATER = (f"USR0NgWEfAEK0{letter}" for letter in "ABCD")
+#: Just above FLOWN, with the last digits of NOW.
+LIFTED = "USR0NgWEfAFK0B"
+TAG = "TAG0NgWEfAEJ0A"
+WEEK = 604_800_000
 
 
 @dataclass(frozen=True)
@@ -81,6 +88,21 @@ def fill(wire: Wire, case: Case | None = None) -> None:
     for low in (1, 2):
         wire.do("XADD", "stream:log", f"{MINTED}-{low}", "id", "foreign", "a", "b")
     wire.do("HSET", "retention", "log", "maxlen=0 older_than_ms=1", "no log", "maxlen=0")
+    fill_table(wire)
+
+
+def table_base(wire: Wire) -> str:
+    """The base of a cache table of the queue's name, which has its slot, too."""
+    return wire.base.replace("emq:", "ecc:", 1)
+
+
+def fill_table(wire: Wire) -> None:
+    """A cache table with a row, a flight that somebody follows, and a tag that was dropped before both."""
+    base = table_base(wire)
+    wire.client.set(f"{base}{CACHED}", f"{NOW}v", px=60_000)
+    wire.client.set(f"{base}{LOADING}:flight", f"{FLOWN}1{FUTURE}me", px=60_000)
+    wire.client.set(f"{base}{LOADING}:dropped", OLD, px=60_000)
+    wire.client.set(f"{base}tag:{TAG}", OLD, px=60_000)
 
 
 EXTRAS = '{"name":"acme","limit":1,"dedup":"d","unique":"done","ttl":60000}'
@@ -97,6 +119,17 @@ HELD: list[Any] = [ENTRY, ["id", "EVT0", "n", "5"]]
 
 CASES: dict[str, Case] = {
     "event_log": Case(["lifecycle"], "ok"),
+    "cache_claim": Case([MISSING, "you", 5000, LATER, 0, 600_000, WEEK, TAG], ["lead", LATER]),
+    "cache_get": Case([CACHED, "version", TAG], NOW),
+    "cache_renew": Case([LOADING, "me", 5000, 600_000], 1),
+    "cache_fill": Case([LOADING, "me", FLOWN, "v", 60_000, 1, 1, WEEK, TAG], 1),
+    "cache_release": Case([LOADING, "me", "failed", "boom"], 1),
+    "cache_put": Case([LOADING, NOW, "v", 1000, 600_000, WEEK, TAG], LIFTED),
+    "cache_drop": Case([LATER, 600_000, CACHED, LOADING, MISSING], [LATER] * 3),
+    "cache_apply": Case([CACHED, LATER, 600_000], 1),
+    "cache_tag": Case([TAG, NOW, "drop", WEEK], NOW),
+    "cache_clear": Case(["TAG00000000000", NOW], 1),
+    "cache_report": Case(["me", "{}", 600_000, 1], 1),
     "event_send": Case(["me", 1, "lease_lost", FLAT, ',"actor":"a"'], 0),
     "group_create": Case(["audit", "another", "head"], 1, group=True),
     "group_read": Case(
@@ -185,6 +218,8 @@ WITH_TOKENS = [name for name, case in CASES.items() if case.token]
 
 def key_of(name: str, wire: Wire) -> str:
     """The one key that the script declares."""
+    if name.startswith("cache_"):
+        return table_base(wire)
     return "{emq}:node:" if name == "node_lease" else wire.base
 
 

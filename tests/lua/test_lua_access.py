@@ -10,6 +10,7 @@ import pytest
 import redis
 from script_cases import (
     ABSENT,
+    CACHED,
     CASES,
     DEAD,
     DUE,
@@ -21,6 +22,7 @@ from script_cases import (
     fill,
     key_of,
     raw_args,
+    table_base,
 )
 from support.clusters import ClusterProcess
 from support.eventually import eventually
@@ -28,6 +30,10 @@ from support.servers import ServerProcess
 from wire.handwriting import Wire, text
 
 from echomq_tasks.bus import Log, Retention, keep_retention
+from echomq_tasks.cache.claims import Follow, Lead
+from echomq_tasks.cache.ear import Ear
+from echomq_tasks.cache.store import Store
+from echomq_tasks.cache.survey import survey
 from echomq_tasks.connection import Connection, connect
 from echomq_tasks.errors import EchoMQError
 from echomq_tasks.queue import Enqueued, Queue, State, Verdict
@@ -124,7 +130,8 @@ def test_a_flow_job_settled_by_that_user_stays_on_its_own_slot(
         client.eval(load_scripts()["job_complete"].text, 1, wire.base, *raw_args("job_complete"))
     assert len(wire.read("flow:outbox")) == 1
     others = [key for key in admin.client.scan_iter() if not key.startswith(wire.base.encode())]
-    assert [key for key in others if not key.startswith(b"{emq}:")] == []
+    # The cache table was filled in by hand.
+    assert [key for key in others if not key.startswith((b"{emq}:", table_base(wire).encode()))] == []
     assert (wire.row(FLAT), wire.row(IN_LANE), wire.row(ABSENT)) == ({}, {}, {})
 
 
@@ -183,6 +190,32 @@ def whole_cycle(connection: Connection, name: str) -> None:
     assert queue.metrics().waiting == 1
     assert queue.pause()
     assert queue.obliterate() == 1
+    cached(connection, name)
+
+
+def cached(connection: Connection, name: str) -> None:
+    """Everything a cache does."""
+    store = Store(name, "USR", connection)
+    heard: list[bytes] = []
+    ear = Ear(connection, store.channels, lambda channel, data: heard.append(data))
+    ear.ready()
+    lead = store.claim(CACHED, "me", 5000, ["a tag"])
+    assert isinstance(lead, Lead)
+    assert isinstance(store.claim(CACHED, "you", 5000), Follow)
+    assert store.renew(CACHED, "me", 5000)
+    assert store.fill(CACHED, "me", lead.version, b"v", 60_000, ["a tag"], announce=True)
+    assert store.version(CACHED) == lead.version
+    assert not store.release(CACHED, "me")
+    assert store.put(CACHED, None, b"w", 60_000, ["a tag"]) > lead.version
+    (seen,) = survey(connection, [name])
+    assert (seen.rows.total(), seen.bytes is not None) == (1, True)
+    store.drop_tag("a tag")
+    assert store.peek(CACHED, ["a tag"]) is None
+    assert store.apply(CACHED, store.mint())
+    store.drop(CACHED)
+    assert store.clear() == 0
+    eventually(lambda: any(data.startswith(b"TAG00000000000:") for data in heard), message="heard to the end")
+    ear.close()
 
 
 def denied(client: redis.Redis) -> list[str]:
@@ -202,6 +235,15 @@ def test_the_documented_user_can_do_everything_and_is_denied_nothing(private: Se
         assert connection.client.client_info()["lib-name"] == "echomq_tasks"
         # A lease of a node id that was refused is not an error, so look for the key.
         assert list(connection.client.scan_iter(match="{emq}:node:*"))
+    assert denied(private.client()) == []
+
+
+def test_a_process_that_only_caches_does_without_the_rights_on_queues(private: ServerProcess, queue_name: str) -> None:
+    private.flush()
+    denied(private.client())
+    private.client().execute_command(*[word for word in DOCUMENTED.split() if word not in ("~emq:*", "&emq:*")])
+    with connect(private.url, **USER) as connection:
+        cached(connection, queue_name)
     assert denied(private.client()) == []
 
 

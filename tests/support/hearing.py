@@ -17,11 +17,13 @@ _PATIENCE = 30.0
 
 
 class Ear:
-    """Subscribed to ``emq:{queue}:events`` from its making on."""
+    """Subscribed to ``emq:{queue}:events``, or to another channel, from its making on."""
 
-    def __init__(self, connection: Connection, queue: str, *, sharded: bool = False) -> None:
+    def __init__(
+        self, connection: Connection, queue: str, *, sharded: bool = False, channel: str | None = None
+    ) -> None:
         self._client: Any = connection.client
-        self.channel = f"emq:{{{queue}}}:events"
+        self.channel = channel or f"emq:{{{queue}}}:events"
         self._publish = "SPUBLISH" if sharded else "PUBLISH"
         self._pubsub = self._client.pubsub()
         self._sharded = sharded

@@ -36,6 +36,27 @@ def test_a_shortened_text_fits_and_says_that_it_was_cut(text: str, most: int) ->
     assert short == text or (short.endswith("…") and text.startswith(short[:-1]))
 
 
+@given(st.text(alphabet=st.characters(codec="utf-8")).map(terminal.clean), st.integers(1, 40))
+def test_a_text_whose_end_is_kept_is_cut_in_the_middle(text: str, most: int) -> None:
+    short = terminal.shorten(text, most, keep_end=True)
+    assert terminal.width(short) <= most
+    assert short == text or any(
+        each == "…" and text.startswith(short[:place]) and text.endswith(short[place + 1 :])
+        for place, each in enumerate(short)
+    )
+
+
+def test_names_that_begin_alike_are_told_apart(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(terminal, "columns", lambda: 20)
+    rows = [("myapp.catalogue.prices.one_of", "99.9%"), ("myapp.catalogue.prices.all_of", None), ("b", "0.0%")]
+    terminal.print_table(("table", "rate"), rows, flexible=(0,), keep_ends=True)
+    assert capsys.readouterr().out.splitlines() == [
+        "table           rate", "myap…s.one_of  99.9%", "myap…s.all_of      -", "b               0.0%",
+    ]  # fmt: skip
+
+
 @pytest.mark.parametrize(
     ("seconds", "text"),
     [(0, "0ms"), (0.25, "250ms"), (1, "1s"), (90, "1m 30s"), (600, "10m"), (3601, "1h"), (86_400, "1d"),

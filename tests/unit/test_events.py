@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from echomq_tasks import signals
 from echomq_tasks.errors import InvalidArgument
-from echomq_tasks.events import CONTROL_EVENTS, EVENTS, Announcing, Event, chosen_events, event_text
+from echomq_tasks.events import CACHE_EVENTS, CONTROL_EVENTS, EVENTS, Announcing, Event, chosen_events, event_text
 from echomq_tasks.identity import EPOCH_MS, Mint, brand, minted_at_ms
 
 JOB = "JOB0NgWEfAEJfs"
@@ -205,8 +205,8 @@ def test_a_text_names_the_actor_first_and_is_the_inside_of_an_object() -> None:
 
 
 def test_there_is_one_signal_for_each_event() -> None:
-    assert set(signals.__all__) == EVENTS | {"namespace"}
-    assert set(signals.namespace) == EVENTS
+    assert set(signals.__all__) == EVENTS | set(CACHE_EVENTS) | {"namespace"}
+    assert set(signals.namespace) == EVENTS | set(CACHE_EVENTS)
     for name in EVENTS:
         assert getattr(signals, name) is signals.namespace[name]
         assert signals.namespace[name].name == name

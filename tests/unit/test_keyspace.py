@@ -58,7 +58,13 @@ EXAMPLES = [
     (keyspace.repeat_key("mail", "nightly"), b"emq:{mail}:repeat:nightly"),
     (keyspace.stream_key("mail", "log"), b"emq:{mail}:stream:log"),
     (keyspace.cache_key("users", "USR0KHTOWnGLuC"), b"ecc:{users}:USR0KHTOWnGLuC"),
+    (keyspace.cache_base("users"), b"ecc:{users}:"),
+    (keyspace.cache_key("users", "USR0KHTOWnGLuC", "flight"), b"ecc:{users}:USR0KHTOWnGLuC:flight"),
+    (keyspace.cache_key("users", "USR0KHTOWnGLuC", "dropped"), b"ecc:{users}:USR0KHTOWnGLuC:dropped"),
+    (keyspace.tag_key("users", "TAG0KHTOWnGLuC"), b"ecc:{users}:tag:TAG0KHTOWnGLuC"),
+    (keyspace.stats_key("users"), b"ecc:{users}:stats"),
     (keyspace.coherence_channel("users"), b"ecc:{users}:coh"),
+    (keyspace.wake_channel("users"), b"ecc:{users}:wake"),
     (keyspace.node_key(0), b"{emq}:node:0"),
     (keyspace.node_key(1023), b"{emq}:node:1023"),
 ]
@@ -92,6 +98,20 @@ def test_the_registry_of_job_keys_is_closed(name: object) -> None:
         keyspace.job_key("mail", JOB, name)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("name", ["", "lock", "Flight", "flight ", 3, ["flight"]])
+def test_the_registry_of_cache_keys_is_closed(name: object) -> None:
+    with pytest.raises(InvalidName, match="has no cache key"):
+        keyspace.cache_key("users", "USR0KHTOWnGLuC", name)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "tag", ["USR0KHTOWnGLuC", "TAG0KHTOWnGLu", "TAG0KHTOWnGLuC\n", "TAGzzzzzzzzzzz", "user:7", None]
+)
+def test_only_a_tag_id_names_a_tag(tag: str) -> None:
+    with pytest.raises(InvalidId):
+        keyspace.tag_key("users", tag)
+
+
 BUILDERS: list[tuple[str, Callable[[str], bytes | str], int]] = [
     ("queue", lambda name: keyspace.queue_key(name, "pending"), 128),
     ("queue of a job", lambda name: keyspace.job_key(name, JOB), 128),
@@ -100,7 +120,12 @@ BUILDERS: list[tuple[str, Callable[[str], bytes | str], int]] = [
     ("repeat", lambda name: keyspace.repeat_key("mail", name), 128),
     ("stream", lambda name: keyspace.stream_key("mail", name), 128),
     ("cache", lambda name: keyspace.cache_key(name, "USR0KHTOWnGLuC"), 128),
+    ("cache table", keyspace.cache_base, 128),
+    ("key beside a cached row", lambda name: keyspace.cache_key(name, "USR0KHTOWnGLuC", "flight"), 128),
+    ("tag", lambda name: keyspace.tag_key(name, "TAG0KHTOWnGLuC"), 128),
+    ("counters", keyspace.stats_key, 128),
     ("channel", keyspace.coherence_channel, 128),
+    ("wakes", keyspace.wake_channel, 128),
     ("lane of coherence", keyspace.coherence_queue, 120),
 ]
 every_builder = pytest.mark.parametrize(
@@ -151,7 +176,7 @@ def test_the_reserved_queue_name_is_refused_with_advice() -> None:
 @given(st.text(max_size=20) | st.none() | st.integers() | st.binary(max_size=14))
 def test_a_malformed_id_never_becomes_a_key(value: object) -> None:
     # Text that happens to be an id is as good as impossible here, and would be a fair key.
-    for build in (keyspace.job_key, keyspace.lane_key, keyspace.cache_key):
+    for build in (keyspace.job_key, keyspace.lane_key, keyspace.cache_key, keyspace.tag_key):
         with pytest.raises((InvalidId, InvalidName)):
             build("mail", value)  # type: ignore[operator]
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import importlib.util
 
 import pytest
 
 PUBLIC = {
-    "echomq_tasks": "Bus Connection EchoMQError JobCancelled NewJob Queue __version__ actor connect current_job flow",
+    "echomq_tasks": (
+        "Bus Connection EchoMQError JobCancelled NewJob Queue __version__ actor cached connect current_job flow"
+    ),
     "echomq_tasks.brokers.dramatiq": (
         "BatchActor Delivery EchoMQBroker EchoMQConsumer JobActor SentMessage flow job_id run_flows"
     ),
@@ -15,9 +18,12 @@ PUBLIC = {
         "AsyncSubscription AsyncTail Bus Codec Consumer Delivery Event Gap GroupInfo JsonCodec Log Record Retention "
         "Runner Subscription Tail buses_with_handlers keep_retention"
     ),
+    "echomq_tasks.cache": "Codec Key KeyMaker PickleCodec PlainCodec Table TableStats TypedCodec tables",
+    "echomq_tasks.caching": "AsyncCachedFunction CacheInfo CachedDecorator CachedFunction cached",
     "echomq_tasks.connection": "Connection Server connect",
     "echomq_tasks.events": (
-        "Announcing CONTROL_EVENTS EVENTS Event JOB_EVENTS QUEUE_EVENTS WORKER_EVENTS chosen_events event_text"
+        "Announcing CACHE_EVENTS CONTROL_EVENTS CacheEvent EVENTS Event JOB_EVENTS QUEUE_EVENTS WORKER_EVENTS "
+        "chosen_events event_text"
     ),
     "echomq_tasks.identity": (
         "EPOCH_MS MAX_SNOWFLAKE Mint NodeLease NodeStore brand check_id from_base62 group_id is_branded minted_at_ms "
@@ -32,8 +38,8 @@ PUBLIC = {
     "echomq_tasks.results": "EchoMQBackend result_id",
     "echomq_tasks.scripts": "Call Script Scripts load_scripts",
     "echomq_tasks.signals": (
-        "cancelled completed drained enqueued failed lease_lost namespace paused progress removed resumed retried "
-        "scheduled stalled started worker_started worker_stopped worker_stopping"
+        "cache_hit cache_load cache_miss cancelled completed drained enqueued failed lease_lost namespace paused "
+        "progress removed resumed retried scheduled stalled started worker_started worker_stopped worker_stopping"
     ),
 }
 
@@ -54,3 +60,11 @@ def test_every_public_name_is_documented(module: str) -> None:
         name for name in found.__all__ if callable(getattr(found, name)) and not getattr(found, name).__doc__
     ]
     assert not undocumented
+
+
+def test_the_package_of_cached_functions_is_not_hidden_by_the_decorator() -> None:
+    # Else this import would give the function.
+    import echomq_tasks.caching as module
+
+    assert module.cached is importlib.import_module("echomq_tasks").cached
+    assert importlib.util.find_spec("echomq_tasks.cached") is None

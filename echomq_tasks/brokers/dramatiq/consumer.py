@@ -16,6 +16,7 @@ from echomq_tasks.brokers.dramatiq.batch_end import settle_batch
 from echomq_tasks.brokers.dramatiq.batches import MAX_BATCH, Batch, BatchRule, Member, deliveries, malformed
 from echomq_tasks.brokers.dramatiq.delivery import Delivery, decode, lease_end
 from echomq_tasks.brokers.dramatiq.gathering import Gathering
+from echomq_tasks.brokers.dramatiq.invalidating import invalidate_after
 from echomq_tasks.brokers.dramatiq.slots import Slots
 from echomq_tasks.brokers.dramatiq.tending import Tending
 from echomq_tasks.brokers.dramatiq.transport import settling, transport
@@ -278,6 +279,7 @@ class EchoMQConsumer(Consumer):
 
     def _heard(self, delivery: Delivery, verdict: Verdict | None) -> None:
         self._broker.signalling.settled(delivery, verdict)
+        invalidate_after(self._broker.actors, delivery, verdict)
         if verdict is Verdict.STALE:
             self.logger.warning(
                 "The late end of job %s was refused: its lease was lost and another worker has it, or it was removed.",

@@ -7,6 +7,7 @@ from typing import Any
 
 from dramatiq import Actor
 
+from echomq_tasks.brokers.dramatiq.invalidating import check_invalidates
 from echomq_tasks.brokers.dramatiq.uniqueness import check_unique
 from echomq_tasks.errors import InvalidArgument
 from echomq_tasks.events import chosen_events
@@ -18,13 +19,13 @@ from echomq_tasks.queue import check_repeat
 ACTOR_OPTIONS = frozenset(
     {
         "group", "group_limit", "unique", "unique_key", "unique_ttl", "every", "cron", "tz", "catch_up", "batch",
-        "batch_wait",
+        "batch_wait", "invalidates",
     }
 )  # fmt: skip
 
 
 def check_options(actor: Actor[..., Any]) -> None:
-    """Check an actor's group, uniqueness and repeat.
+    """Check an actor's group, uniqueness, repeat and what it invalidates.
 
     Raises:
       InvalidArgument, InvalidName: when an option is malformed, or makes no sense without another.
@@ -38,6 +39,7 @@ def check_options(actor: Actor[..., Any]) -> None:
             raise InvalidArgument(f"group_limit is a whole number from 1 up, not {limit!r}")
         if group is None:
             raise InvalidArgument("group_limit= bounds the lane of a group: give group= too")
+    check_invalidates(options.get("invalidates"))
     if "events" in options:
         chosen_events(options["events"])
     check_unique(options.get("unique"), options.get("unique_key"), options.get("unique_ttl"))

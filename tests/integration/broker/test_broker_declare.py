@@ -108,7 +108,7 @@ def test_the_default_middleware_is_dramatiqs_with_our_retries(nowhere: EchoMQBro
 def test_middleware_given_is_all_there_is() -> None:
     broker = EchoMQBroker("valkey://127.0.0.1:1", middleware=[stock.AgeLimit()])
     assert [type(middleware) for middleware in broker.middleware] == [stock.AgeLimit]
-    ours = "group group_limit unique unique_key unique_ttl every cron tz catch_up batch batch_wait"
+    ours = "group group_limit unique unique_key unique_ttl every cron tz catch_up batch batch_wait invalidates"
     assert broker.actor_options == {"max_age", *ours.split()}
 
 
