@@ -116,5 +116,6 @@ class Breaker:
                 self._refused_pause = 0.0
                 told = True
         if told:
+            # As loud as the loss: of a log without INFO, which is most, that would else be the last word.
             _log.warning("The cache has %s again", self.name)
         return closed

@@ -19,6 +19,7 @@ from echomq_tasks.cache.row import OVERHEAD, Row
 from echomq_tasks.cache.siblings import Siblings
 from echomq_tasks.cache.store import Store
 from echomq_tasks.cache.versions import VERSIONS
+from echomq_tasks.cache.weighing import weight
 from echomq_tasks.errors import InvalidArgument
 from echomq_tasks.forks import after_fork
 from echomq_tasks.identity import is_branded
@@ -38,7 +39,8 @@ class Coherence:
 
     - The server orders. A put or a drop has a version above the row, the version under which it was dropped, those of
       its tags and the flight on its way, and ends that flight; and a flight stores its row only as long as it stands.
-    - What the server was not told is owed, and paid before it is asked for anything.
+    - What the server was not told is owed, and paid before it is asked for anything. It is paid as a drop, also a put,
+      whose value serves in its process until then alone: after that all processes load anew.
     - L1 takes a value only from a flight or a put that could be told of news of the row since before the server was
       asked, and of a refresh, once nothing older can come any more: whoever has asked before is detached.
     - News lets go of all that is here of the row but for what has that very version. Versions are compared only where
@@ -74,6 +76,8 @@ class Coherence:
         self._channels = coherence_channel(parts.name), wake_channel(parts.name)
         if self._lane is not None and parts.reach is not None:
             parts.reach.owed.on_paid(self._paid)
+        if parts.reach is not None:
+            parts.reach.owed.on_gone(self.gone)
         self._siblings.join(self)
 
     # What is heard.
@@ -88,7 +92,7 @@ class Coherence:
         elif (message := read_coherence(data)) is not None and self._about_us(message[0]):
             self.gone(*message)
             return
-        self._parts.tell_once("its channel carries what is no message of ours, as %.100r", data)
+        self._parts.tell_once("%s carries what is no message of ours, as %.100r", channel.decode(), data, kind=channel)
 
     def lost(self) -> None:
         """Nothing is heard any more. Who waits for another process looks whether the server is there."""
@@ -217,7 +221,7 @@ class Coherence:
         seconds = parts.freshness.ttl_of(value, ttl)
         if seconds <= 0:
             return self.drop(id)
-        payload = parts.codec_of(id, rest).encode(value)
+        payload = parts.encoded(id, rest, value)
         marks = tuple(tag_id(tag) for tag in tags)
         epoch, version = parts.l1.epoch, self._mint(id)
         self._gone_here(id, None)
@@ -235,13 +239,13 @@ class Coherence:
                 self._owe(id, version)
             # Loads that began after the server was told are newer than its answer; without one, all are dropped.
             self._gone_here(id, answer, but=put)
-            shared = parts.codec.immutable(value)
+            shared = parts.shared(value)
             early, until, expires = parts.freshness.loaded(seconds, time.monotonic())
             # Not the caller's own object, when that can be changed: nobody is to change the row by it.
             row = Row(
                 id, rest, answer or version, value if shared else None, None if shared else payload,
-                size=OVERHEAD + len(payload), early=early, until=until, expires=expires, tags=marks,
-                anchored=answer is not None or parts.reach is None,
+                size=OVERHEAD + (weight(value) if shared else len(payload)), early=early, until=until, expires=expires,
+                tags=marks, anchored=answer is not None or parts.reach is None,
             )  # fmt: skip
             parts.l1.put(row, epoch, unless=lambda: put.outdone(answer))
         finally:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import inspect
+import logging
 import threading
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
@@ -17,7 +18,7 @@ from contextvars import Context, copy_context
 from typing import Any, Final, Protocol, TypeVar
 
 from echomq_tasks.cache.bridge import settled
-from echomq_tasks.cache.flight import Flight
+from echomq_tasks.cache.flight import Flight, close_left
 from echomq_tasks.cache.hands import HANDS, REQUESTS, NoHand
 from echomq_tasks.cache.inside import outside
 from echomq_tasks.cache.reach import Away
@@ -25,9 +26,30 @@ from echomq_tasks.cache.row import Row
 from echomq_tasks.errors import LoadTimeout
 from echomq_tasks.forks import after_fork
 
+_log = logging.getLogger(__name__)
+
 T = TypeVar("T")
+#: Seconds that a loader has to end in order, past its hard time limit, before its caller is told.
+_TIDY: Final = 0.05
+#: Takes a load that nobody waits for any more.
+Leave = Callable[[Future[Any]], None]
 #: Flies a flight with the drive that it is given.
 Flying = Callable[["Drive"], Coroutine[Any, Any, None]]
+
+
+class Stopped(RuntimeError):
+    """A loader has raised StopIteration, which no coroutine may.
+
+    Parameters:
+      error: what it has raised.
+    """
+
+    def __init__(self, error: StopIteration) -> None:
+        super().__init__(error)
+        self.error = error
+
+    def __str__(self) -> str:
+        return "the loader raised StopIteration"
 
 
 class Drive(Protocol):
@@ -53,11 +75,17 @@ class Drive(Protocol):
     async def wait(self, future: Future[Any], seconds: float) -> None:
         """Return when the future is done, or ``seconds`` have passed."""
 
-    async def load(self, loader: Callable[[], Any], hard: float | None) -> Any:
+    async def load(self, loader: Callable[[], Any], hard: float | None, leave: Leave) -> Any:
         """What the loader returns.
+
+        Parameters:
+          loader: called once.
+          hard: seconds that it may take; None for any number.
+          leave: is given what goes on after that.
 
         Raises:
           LoadTimeout: when it has not returned within ``hard`` seconds.
+          Stopped: when it raised StopIteration in a thread.
         """
 
     def give_up(self, function: Callable[[], Any]) -> None:
@@ -88,11 +116,17 @@ class Drive(Protocol):
 
 
 def run(flight: Coroutine[Any, Any, T]) -> T:
-    """Run a coroutine whose awaits never suspend."""
+    """Run a coroutine whose awaits never suspend.
+
+    Raises:
+      StopIteration: when a loader did.
+    """
     try:
         flight.send(None)
     except StopIteration as done:
         return done.value  # type: ignore[no-any-return]
+    except Stopped as stopped:
+        raise stopped.error from None
     flight.close()
     raise RuntimeError("a flight that a thread leads must not wait for an event loop")
 
@@ -116,19 +150,23 @@ class ThreadDrive:
         except NotYet:
             pass
 
-    async def load(self, loader: Callable[[], Any], hard: float | None) -> Any:
-        if hard is None:
-            return loader()
-        # A thread cannot be stopped: it is left to itself, and what it returns is dropped.
+    async def load(self, loader: Callable[[], Any], hard: float | None, leave: Leave) -> Any:
         try:
-            loading = HANDS.submit(copy_context().run, loader)
-        except NoHand:
-            # Late is better than not at all.
-            return loader()
-        await self.wait(loading, hard)
-        if not loading.done():
-            raise _late(hard)
-        return loading.result()
+            if hard is None:
+                return loader()
+            # A thread cannot be stopped: it is left to itself, and what it returns is dropped.
+            try:
+                loading = HANDS.submit(copy_context().run, loader)
+            except NoHand:
+                # Late is better than not at all.
+                return loader()
+            await self.wait(loading, hard)
+            if not loading.done():
+                leave(loading)
+                raise _late(hard)
+            return loading.result()
+        except StopIteration as error:
+            raise Stopped(error) from error
 
     def give_up(self, function: Callable[[], Any]) -> None:
         REQUESTS.later(function)
@@ -172,17 +210,24 @@ class TaskDrive:
     async def wait(self, future: Future[Any], seconds: float) -> None:
         await settled(future, seconds)
 
-    async def load(self, loader: Callable[[], Any], hard: float | None) -> Any:
+    async def load(self, loader: Callable[[], Any], hard: float | None, leave: Leave) -> Any:
         if hard is None:
             return await _called(loader)
-        timeout = asyncio.timeout(hard)
+        # A task of its own: one that is cancelled need not end for that, or not soon.
+        loading = self.loop.create_task(_called(loader))
         try:
-            async with timeout:
-                return await _called(loader)
-        except TimeoutError:
-            if timeout.expired():
-                raise _late(hard) from None
+            await asyncio.wait({loading}, timeout=hard)
+            if loading.done():
+                return loading.result()
+            await _ended(loading)
+            raise _late(hard)
+        except asyncio.CancelledError:
+            if not loading.done():
+                await _ended(loading)
             raise
+        finally:
+            if not loading.done():
+                _left.add(loading)
 
     def give_up(self, function: Callable[[], Any]) -> None:
         def then(_: Future[Any]) -> None:
@@ -210,6 +255,40 @@ class TaskDrive:
 
     async def follow(self, flight: Flight, seconds: float | None) -> Row:
         return await flight.await_(seconds)
+
+
+async def _ended(loading: asyncio.Task[Any]) -> None:
+    """Cancel a load, and give it a moment to end in order."""
+    if not loading.cancelling():
+        # A second time would end what it does to end in order.
+        loading.cancel()
+    await asyncio.wait({loading}, timeout=_TIDY)
+
+
+class _Left:
+    """Loads of tasks that nobody waits for any more: loops hold their tasks weakly."""
+
+    def __init__(self) -> None:
+        self._all: set[asyncio.Task[Any]] = set()
+
+    def add(self, loading: asyncio.Task[Any]) -> None:
+        """Let a load end by itself, and drop what it returns or raises."""
+        if loading.get_loop().is_closed():
+            # It goes on no more.
+            close_left(loading)
+            return
+        if not loading.cancelling():
+            loading.cancel()
+        self._all.add(loading)
+        loading.add_done_callback(self._over)
+
+    def _over(self, loading: asyncio.Task[Any]) -> None:
+        self._all.discard(loading)
+        if not loading.cancelled() and loading.exception() is not None:
+            _log.debug("A loader failed after its hard time limit: %r", loading.exception())
+
+
+_left: Final = _Left()
 
 
 async def _called(loader: Callable[[], Any]) -> Any:

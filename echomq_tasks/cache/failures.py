@@ -13,11 +13,17 @@ import sys
 from types import BuiltinFunctionType, MemberDescriptorType, WrapperDescriptorType
 from typing import Any, Final
 
-from echomq_tasks.errors import LoadFailed
+from echomq_tasks.errors import EchoMQError, LoadFailed, LoadTimeout
 
 #: At most so many characters of an error's text travel, and so many of its arguments and attributes.
 _MOST: Final = 4096
 _MISSING: Final = object()
+#: No attribute of an exception stands in the place of one of these.
+_METHODS: Final = frozenset(dir(BaseException))
+_PACKAGE: Final = __name__.partition(".")[0]
+#: Of this package's own exceptions: those that say what became of a load. The others mean something to the code that
+#: catches them, which no other process is to say.
+_OURS: Final = (LoadFailed, LoadTimeout)
 
 
 def pack(error: Exception) -> bytes:
@@ -42,13 +48,15 @@ def unpack(payload: bytes) -> Exception:
         name, text, args, state = told["type"], told["text"], told.get("args"), told.get("state", {})
         if not isinstance(name, str) or not isinstance(text, str):
             raise TypeError
-    except (ValueError, TypeError, KeyError, AttributeError, RecursionError):
+    except Exception:
         return LoadFailed("the loader failed in another process, which said nothing that can be read")
     if isinstance(args, list) and isinstance(state, dict):
-        error = _made(_found(name), tuple(args), state)
-        if error is not None and _text(error) == text:
-            error.add_note("Raised by the loader of a cached value in another process")
-            return error
+        # Whatever these words make of a class that is known here must not come instead of an error.
+        with contextlib.suppress(Exception):
+            error = _made(_found(name), tuple(args), state)
+            if error is not None and _text(error) == text:
+                error.add_note("Raised by the loader of a cached value in another process")
+                return error
     return LoadFailed(f"the loader failed in another process: {name.replace(':', '.')}: {text}")
 
 
@@ -61,7 +69,7 @@ def _text(error: Exception) -> str:
 
 def _travels(args: tuple[Any, ...], state: dict[str, Any]) -> bool:
     values = (*args, *state.values())
-    if any(type(name) is not str or name.startswith("__") for name in state):
+    if any(type(name) is not str or name.startswith("__") or name in _METHODS for name in state):
         return False
     return all(each is None or type(each) in (str, int, float, bool) for each in values) and len(repr(values)) <= _MOST
 
@@ -132,4 +140,10 @@ def _found(name: str) -> type[Exception] | None:
     found: Any = sys.modules.get(module)
     for part in qualname.split("."):
         found = None if found is None else vars(found).get(part)
-    return found if isinstance(found, type) and issubclass(found, Exception) else None
+    if not isinstance(found, type) or not issubclass(found, Exception):
+        return None
+    return found if found in _OURS or not _is_ours(found) else None
+
+
+def _is_ours(kind: type) -> bool:
+    return issubclass(kind, EchoMQError) or any(each.__module__.partition(".")[0] == _PACKAGE for each in kind.__mro__)

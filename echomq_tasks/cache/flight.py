@@ -65,14 +65,16 @@ class Flight:
       wanted: whether it is to go on when nobody waits for it, as one in the background.
       cause: what ended it that concerns the leader alone.
       home: where it is known; None when it is not.
+      abroad: whether it waits for a flight of another process just now.
+      owner: under which it is led on the server; None as long as it is not.
       epoch: that of L1 when the value was asked for.
       over: the row that L1 had when it began, which is older whatever the clocks say.
     """
 
     __slots__ = (
-        "_error", "_joined", "_missed", "_row", "_waiting", "_wakers", "cause", "detached", "done", "doubted",
-        "epoch", "first", "handed", "home", "id", "loop", "over", "pid", "rest", "tags", "task", "version", "waits_for",
-        "wanted",
+        "_error", "_joined", "_missed", "_row", "_waiting", "_wakers", "abroad", "cause", "detached", "done",
+        "doubted", "epoch", "first", "handed", "home", "id", "loop", "over", "owner", "pid", "rest", "tags", "task",
+        "version", "waits_for", "wanted",
     )  # fmt: skip
 
     def __init__(self, id: str, rest: bytes, tags: tuple[str, ...] = ()) -> None:
@@ -82,6 +84,8 @@ class Flight:
         #: None is itself: a reference would be a cycle, of which each call that L1 cannot answer would leave one.
         self._joined: Flight | None = None
         self.version: str | None = None
+        self.owner: str | None = None
+        self.abroad = False
         self.detached = self.doubted = False
         self.done = False
         self._row: Row | None = None
@@ -204,12 +208,8 @@ class Flight:
         self.close()
         if task is None or loop is None or not loop.is_closed():
             return
-        # Nobody can do anything about it any more.
-        task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
-        coroutine: Any = task.get_coro()
-        with contextlib.suppress(Exception):
-            # So that it gives up its lease on the server; it may be waiting for what never comes.
-            coroutine.close()
+        # So that it gives up its lease on the server; it may be waiting for what never comes.
+        close_left(task)
 
     def forget(self) -> None:
         """Let go of the error, whose frames refer to this, once nobody will ask for it any more."""
@@ -304,6 +304,14 @@ class Flight:
     def _uncall(self, wake: Callable[[], object]) -> None:
         if self._wakers is not None:
             self._wakers.discard(wake)
+
+
+def close_left(task: asyncio.Task[Any]) -> None:
+    """Close what a task of a closed loop has left open. Nobody can do anything else about it any more."""
+    task._log_destroy_pending = False  # type: ignore[attr-defined]  # noqa: SLF001
+    coroutine: Any = task.get_coro()
+    with contextlib.suppress(Exception):
+        coroutine.close()
 
 
 def own(error: BaseException) -> BaseException:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from functools import lru_cache
 from hashlib import blake2b
 from typing import Final, Literal, NamedTuple, cast
 
 from echomq_tasks.errors import InvalidName
 from echomq_tasks.identity import MAX_SNOWFLAKE, brand, check_id, is_branded
+from echomq_tasks.scripts.arguments import shown
 
 #: A row is its version in so many bytes, then the value.
 VERSION_BYTES: Final = 14
@@ -92,3 +94,14 @@ def _tag_id(tag: str) -> str:
     except UnicodeEncodeError:
         raise InvalidName(f"the tag {tag!r} holds a lone surrogate, which UTF-8 cannot carry") from None
     return brand("TAG", int.from_bytes(blake2b(text, digest_size=8).digest(), "big") & MAX_SNOWFLAKE)
+
+
+def tag_texts(tags: object) -> tuple[str, ...]:
+    """What should be tags, as a tuple; whether each is a text, :func:`tag_id` tells.
+
+    Raises:
+      InvalidName: when it is one text, or nothing that can be gone through.
+    """
+    if isinstance(tags, (str, bytes)) or not isinstance(tags, Iterable):
+        raise InvalidName(f"tags are several texts, as in ('user:7',), or () for none, not {shown(tags)}")
+    return tuple(tags)

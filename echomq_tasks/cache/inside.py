@@ -25,6 +25,16 @@ def inside(flight: Flight) -> Iterator[None]:
             _inside.reset(token)
 
 
+def leads(owner: str) -> bool:
+    """Whether the current thread or task is in the loader of the flight that is led under ``owner`` on the server."""
+    return any(each.owner == owner and not each.done for each in _inside.get())
+
+
+def is_inside() -> bool:
+    """Whether the current thread or task is in a loader at all."""
+    return any(not each.done for each in _inside.get())
+
+
 def outside() -> Context:
     """The current context, but in no loader: for what is done in the background, and that no loader waits for."""
     context = copy_context()

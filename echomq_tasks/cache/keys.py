@@ -13,7 +13,7 @@ from echomq_tasks.cache import fastkeys
 from echomq_tasks.cache.canonical import canonical
 from echomq_tasks.cache.immutable import immutable
 from echomq_tasks.cache.modules import module_of
-from echomq_tasks.errors import InvalidArgument, UnstableKey
+from echomq_tasks.errors import InvalidArgument, InvalidId, UnstableKey
 from echomq_tasks.identity import MAX_SNOWFLAKE, brand, is_branded, to_base62
 from echomq_tasks.scripts.arguments import shown
 
@@ -53,11 +53,13 @@ class KeyMaker:
       key: called with the arguments, answers what identifies the call; it must depend on nothing that may change
         without the answer changing too.
       bound: whether the first parameter (``self``) is not among the arguments.
+      ids_only: whether a call that may share a row must be of an id of the kind.
 
     Attributes:
       fast: called with ``(args, kwargs)``, answers a cheap key that is equal to another of **this** maker only when the
         calls have one key, and hashes quickly; None when the arguments have none. Two equal calls may have different
         fast keys. It holds no argument that does not count.
+      counts_nothing: whether there is no argument that counts, so that all calls have one key.
       shares: whether a call may be of a row shared with other runtimes: the function has one argument that counts, or
         ``key``. A call is, when that is a branded id of the kind.
 
@@ -77,6 +79,7 @@ class KeyMaker:
         ignore: Iterable[str] = (),
         key: Callable[..., Any] | None = None,
         bound: bool = False,
+        ids_only: bool = False,
     ) -> None:
         brand(kind, 0)
         name = getattr(function, "__qualname__", None)
@@ -89,6 +92,7 @@ class KeyMaker:
                 "not count out of what key= answers"
             )
         self._kind, self._name, self._key = kind, name, key
+        self._ids_only, self.counts_nothing = ids_only, False
         known_by = canonical(module_of(function)) + canonical(name)
         self._only: Parameter | None = None
         if key is not None:
@@ -104,6 +108,7 @@ class KeyMaker:
             raise InvalidArgument(f"{name}() has no parameter {min(unknown)!r} to ignore; it has: {names}")
         # By name too: a release that swaps two parameters must not find the rows of the one before.
         self._counting = [(canonical(each.name), each) for each in parameters if each.name not in ignored]
+        self.counts_nothing = not self._counting
         self._defaults = {each.name: each.default for each in parameters}
         #: From how many positional arguments on a call without names is complete; None when it takes more to bind one.
         self._enough: int | None = None
@@ -122,6 +127,7 @@ class KeyMaker:
 
         Raises:
           UnstableKey: when an argument that counts has no form that another process would know again.
+          InvalidId: when only ids are keys, and this call is of none of the kind.
           TypeError: when the function cannot be called with these arguments.
         """
         if self._key is not None:
@@ -154,10 +160,21 @@ class KeyMaker:
         return fastkeys.of_value(self._key(*args, **kwargs))
 
     def _shared(self, value: object) -> Key | None:
-        if type(value) is str and len(value) != _ID:
+        if type(value) is str and len(value) != _ID and not self._ids_only:
             return None
         # A `str` subclass is an id too: were it not, what others invalidate under that id would live on here.
-        return Key(str.__str__(value), b"") if is_branded(value, self._kind) else None
+        if is_branded(value, self._kind):
+            return Key(str.__str__(value), b"")
+        if self._ids_only:
+            raise self._no_id(value)
+        return None
+
+    def _no_id(self, value: object) -> InvalidId:
+        return InvalidId(
+            f"{self._name}() is of the ids of the kind {self._kind}, whose rows it shares, and {shown(value)} is none: "
+            f"an id is {self._kind} and 11 letters and digits, as identity.brand({self._kind!r}, number) makes it. For "
+            "arguments of any sort leave kind= out"
+        )
 
     def _values(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Mapping[str, Any]:
         if self._enough is not None and not kwargs and self._enough <= len(args) <= len(self._defaults):

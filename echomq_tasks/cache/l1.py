@@ -190,7 +190,7 @@ class L1:
         """There is something newer than the row under ``id``, of this version: drop it; True when it went.
 
         One that says of itself to be newer still is kept, but checked before it is used again: the server may have
-        forgotten that row before it gave the version. A row that is of this version itself is what is newer.
+        forgotten that row before it gave the version. A row to which the server gave this version is what is newer.
 
         Parameters:
           id: the row.
@@ -203,7 +203,7 @@ class L1:
 
     def _outdone(self, row: Row, version: str | None, doubt: bool) -> bool:
         if version is not None:
-            if row.version[3:] == version[3:]:
+            if row.anchored and row.version[3:] == version[3:]:
                 return False
             if row.anchored and newer(row.version, version):
                 if doubt:

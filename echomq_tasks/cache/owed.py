@@ -7,8 +7,9 @@ import weakref
 from collections.abc import Callable
 from typing import Any, Final
 
-from echomq_tasks.cache.frames import newer
+from echomq_tasks.cache.frames import EVERYTHING, newer
 from echomq_tasks.cache.store import Store
+from echomq_tasks.errors import ServerUnavailable
 from echomq_tasks.forks import after_fork
 
 #: At most so many are kept one by one; with more, the whole table is to be dropped.
@@ -28,8 +29,11 @@ class Owed:
         # Replaced as a whole, so that whoever goes through them needs no lock.
         self._payers: _Methods = ()
         self._told: _Methods = ()
+        self._gone: _Methods = ()
         self._rows: dict[str, str] = {}
         self._tags: dict[str, str] = {}
+        #: How often it was tried in vain to pay.
+        self._failures = 0
         #: Another one each time.
         self._everything: object | None = None
         self._after_fork()
@@ -43,6 +47,12 @@ class Owed:
         """Call a method when there is more to pay, as long as its object lives."""
         with self._lock:
             self._payers = _with(self._payers, method)
+
+    def on_gone(self, method: Callable[[str, str | None], None]) -> None:
+        """Call a method, as long as its object lives, with the id of what was paid, and the version under which the
+        server has dropped it; None of everything. All are called: each holds rows of its own."""
+        with self._lock:
+            self._gone = _with(self._gone, method)
 
     def on_paid(self, method: Callable[[str, str], None]) -> None:
         """Call a method, as long as its object lives, with the id of a row or a tag that was paid and the version under
@@ -103,12 +113,17 @@ class Owed:
           ServerError: when it cannot be told; what it was not told is still owed.
         """
         paid: list[tuple[str, str]] = []
+        failures, cleared = self._failures, False
         try:
             with self._paying:
+                if self._failures != failures:
+                    # Or all who wait here would wait for a server that hangs, one after the other.
+                    raise ServerUnavailable("the server has just not taken what it is owed by a cache")
                 with self._lock:
                     rows, tags, everything = dict(self._rows), dict(self._tags), self._everything
                 if everything is not None:
                     store.clear()
+                    cleared = True
                     with self._lock:
                         if self._everything is everything:
                             self._everything = None
@@ -120,7 +135,17 @@ class Owed:
                 for mark, version in tags.items():
                     paid.append((mark, store.drop_mark(mark, version)))
                     self._paid(self._tags, {mark: version})
+        except BaseException:
+            self._failures += 1
+            raise
         finally:
+            # Also what was put here meanwhile: it reaches the others as a drop, and nobody is to go on with it alone.
+            gone = [call for method in self._gone if (call := method()) is not None]
+            for let_go in gone:
+                if cleared:
+                    let_go(EVERYTHING, None)
+                for each in paid:
+                    let_go(*each)
             tell = next((call for method in self._told if (call := method()) is not None), None)
             if tell is not None:
                 for each in paid:

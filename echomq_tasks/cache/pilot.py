@@ -5,23 +5,25 @@ from __future__ import annotations
 import contextlib
 import math
 import time
+from concurrent.futures import Future
 from typing import Any, Final
 
 from echomq_tasks.cache.call import Call, Mode
 from echomq_tasks.cache.claims import Follow, Hit, Lead
-from echomq_tasks.cache.drive import Drive
+from echomq_tasks.cache.drive import Drive, Stopped
 from echomq_tasks.cache.failures import pack, unpack
 from echomq_tasks.cache.flight import Abandoned, Flight
 from echomq_tasks.cache.flights import room
 from echomq_tasks.cache.freshness import Times
-from echomq_tasks.cache.inside import inside
+from echomq_tasks.cache.inside import inside, is_inside, leads
 from echomq_tasks.cache.owners import OWNERS
-from echomq_tasks.cache.parts import Parts
+from echomq_tasks.cache.parts import Parts, Unreadable
 from echomq_tasks.cache.reach import Away, Reach, Unanswered
 from echomq_tasks.cache.row import OVERHEAD, Row
 from echomq_tasks.cache.store import ALWAYS, Store
 from echomq_tasks.cache.versions import VERSIONS
-from echomq_tasks.errors import InvalidArgument, JobCancelled, LoadTimeout, Undecodable, Unencodable
+from echomq_tasks.cache.weighing import weight
+from echomq_tasks.errors import InvalidArgument, JobCancelled, LoadTimeout, Unencodable
 
 #: Seconds past the end of a lease after which it is claimed.
 _GRACE: Final = 0.01
@@ -176,7 +178,10 @@ class Pilot:
         assert reach is not None
         owner = OWNERS.next()
         least_ms = self._least_ms(mode, row)
-        deadline = math.inf if parts.wait is None else time.monotonic() + parts.wait
+        # Who is waited for here may wait, in the end, for whoever waits for this: no process sees the whole circle.
+        nested = is_inside()
+        patience = min(parts.lease, math.inf if parts.wait is None else parts.wait) if nested else parts.wait
+        deadline = math.inf if patience is None else time.monotonic() + patience
         followed = False
         waiter = parts.wakes.expect(call.id)
         try:
@@ -200,15 +205,22 @@ class Pilot:
                     # The other load may have begun before whatever our caller knows of: what it brings is old.
                     await drive.ask(lambda: reach.ask(lambda store: store.drop(call.id)))
                     continue
-                followed = True
+                if leads(answer.owner):
+                    # A function that shares the row, and whose loader has called this one, would wait for itself.
+                    flight.detached = True
+                    return await self._load(flight, call, mode, drive, self._mint(row))
+                followed = flight.abroad = True
                 left = deadline - time.monotonic()
+                if left <= 0 and nested:
+                    return await self._load(flight, call, mode, drive, self._mint(row))
                 if left <= 0:
                     raise _Mine(self._late())
                 await drive.wait(waiter.woken, min(answer.pttl_ms / 1000 + _GRACE, left))
                 wake = waiter.of(answer.owner)
                 if wake is not None and wake.what == "failed":
                     parts.counters.add("coalesced", call.id)
-                    raise unpack(wake.payload)
+                    error = unpack(wake.payload)
+                    raise Stopped(error) if isinstance(error, StopIteration) else error
                 if wake is not None and wake.what == "released" and wake.payload:
                     # It has loaded what the server does not keep; to load it one after the other would take for ever.
                     return await self._load(flight, call, mode, drive, self._mint(row))
@@ -255,8 +267,8 @@ class Pilot:
             return None
         payload = hit.value[size:]
         try:
-            value = parts.codec_of(call.id, call.rest).decode(payload)
-        except Undecodable as error:
+            value = parts.decoded(call.id, call.rest, payload)
+        except Unreadable as error:
             parts.tell_once("a row on the server cannot be read, and is loaded anew: %s", error)
             return None
         times = parts.freshness.found(hit.pttl_ms / 1000, call.ttl, time.monotonic())
@@ -275,8 +287,8 @@ class Pilot:
     ) -> Row:
         # The leader's own; who follows gets another one of a value that can be changed.
         flight.first.append(value)
-        size = OVERHEAD + (0 if payload is None else len(payload))
-        shared = payload is None or self._parts.codec.immutable(value)
+        shared = payload is None or self._parts.shared(value)
+        size = OVERHEAD + (weight(value) if shared else len(payload or b""))
         early, until, expires = times
         return Row(
             call.id, call.rest, version, value if shared else None, None if shared else payload,
@@ -303,19 +315,32 @@ class Pilot:
         # A version of our own stands in no order with what is heard: any news of the row ends a flight without a lease.
         anchored = owner is not None or parts.reach is None
         flight.version = version if anchored else None
+        flight.owner, flight.abroad = owner, False
         hard = parts.freshness.hard
+        try:
+            parts.hanging.check(call.id, call.rest)
+        except LoadTimeout:
+            if owner is not None and flight.mine:
+                # Other processes may well be able to load it.
+                drive.give_up(lambda: self._release(call.id, owner))
+            raise
+
+        def leave(load: Future[Any]) -> None:
+            parts.hanging.leave(call.id, call.rest, load)
+
         try:
             parts.counters.add("loads", call.id)
             with inside(flight), self._held(flight, call, owner):
                 # At once where that is the same: each frame less lets recursive functions go deeper.
-                value = call.loader() if drive.blocks and hard is None else await drive.load(call.loader, hard)
+                value = call.loader() if drive.blocks and hard is None else await drive.load(call.loader, hard, leave)
             ttl = parts.freshness.ttl_of(value, call.ttl)
             payload = self._encoded(call, value)
+        except StopIteration as error:
+            await self._failed(flight, call, owner, error, drive)
+            raise Stopped(error) from error
         except Exception as error:
             if not isinstance(error, JobCancelled):
-                parts.counters.add("errors", call.id)
-                if owner is not None and flight.mine:
-                    await self._fail(call, owner, error, drive)
+                await self._failed(flight, call, owner, error.error if isinstance(error, Stopped) else error, drive)
                 raise
             if owner is not None and flight.mine:
                 drive.give_up(lambda: self._release(call.id, owner))
@@ -324,25 +349,39 @@ class Pilot:
             if owner is not None and flight.mine:
                 drive.give_up(lambda: self._release(call.id, owner))
             raise
-        keep = payload is not None and ttl > 0
-        times = parts.freshness.loaded(ttl, time.monotonic()) if keep else _NEVER
-        row = self._made(flight, call, version, value, payload, times, anchored=anchored)
-        # In the child of a fork that the loader made, the flight is its parent's.
-        if flight.mine and owner is not None:
-            if not keep:
-                await self._let_go(call, owner, drive)
-            elif not await self._fill(call, owner, row, call.rest + (payload or b""), ttl, mode, drive):
-                flight.detached = True
-        if flight.mine and mode == "refresh":
-            if owner is None and parts.reach is not None:
-                # Nobody else has heard of it: let them find out that what they have is old.
-                parts.reach.owed.row(call.id, version)
-            # Who comes now knows of the new value, and neither joins who has read the old one meanwhile, nor finds what
-            # that one has left here.
-            parts.flights.detach(call.id, version if row.anchored else None, but=flight)
-        if flight.mine and keep:
-            self._keep(flight, row)
+        try:
+            keep = payload is not None and ttl > 0
+            times = parts.freshness.loaded(ttl, time.monotonic()) if keep else _NEVER
+            row = self._made(flight, call, version, value, payload, times, anchored=anchored)
+            # In the child of a fork that the loader made, the flight is its parent's.
+            if flight.mine and owner is not None:
+                if not keep:
+                    await self._let_go(call, owner, drive)
+                elif not await self._fill(call, owner, row, call.rest + (payload or b""), ttl, mode, drive):
+                    flight.detached = True
+            if flight.mine and mode == "refresh":
+                self._supersede(flight, call, row, led=owner is not None)
+            if flight.mine and keep:
+                self._keep(flight, row)
+        except BaseException:
+            # Whatever it was, nobody is to wait for the end of the lease.
+            if owner is not None and flight.mine:
+                drive.give_up(lambda: self._release(call.id, owner))
+            raise
         return row
+
+    def _supersede(self, flight: Flight, call: Call, row: Row, *, led: bool) -> None:
+        """A row was loaded anew: who comes now finds nothing that is older."""
+        parts = self._parts
+        if not led and parts.reach is not None:
+            # Nobody else has heard of it: let them find out that what they have is old.
+            parts.reach.owed.row(call.id, row.version)
+        # Who comes now knows of the new value, and neither joins who has read the old one meanwhile, nor finds what
+        # that one has left here.
+        parts.flights.detach(call.id, row.version if row.anchored else None, but=flight)
+        if not row.anchored:
+            # What that one has left may say of itself to be newer, or news of before may have ended this flight.
+            parts.l1.kill(call.id)
 
     def _keep(self, flight: Flight, row: Row) -> None:
         def old() -> bool:
@@ -370,7 +409,7 @@ class Pilot:
 
     def _encoded(self, call: Call, value: Any) -> bytes | None:
         try:
-            return self._parts.codec_of(call.id, call.rest).encode(value)
+            return self._parts.encoded(call.id, call.rest, value)
         except Unencodable as error:
             self._parts.tell_once("a value is not kept, and is loaded each time: %s", error)
             return None
@@ -409,9 +448,11 @@ class Pilot:
 
     # The ends of a flight that stores nothing.
 
-    async def _fail(self, call: Call, owner: str, error: Exception, drive: Drive) -> None:
-        reach = self._parts.reach
-        assert reach is not None
+    async def _failed(self, flight: Flight, call: Call, owner: str | None, error: Exception, drive: Drive) -> None:
+        parts, reach = self._parts, self._parts.reach
+        parts.counters.add("errors", call.id)
+        if owner is None or reach is None or not flight.mine:
+            return
         payload = pack(error)
         with contextlib.suppress(Away):
             await drive.ask(lambda: reach.ask(lambda store: store.fail(call.id, owner, payload)))

@@ -6,7 +6,9 @@ import contextlib
 import errno
 import logging
 import threading
+import weakref
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Final, TypeVar
 
 from redis.exceptions import MaxConnectionsError, RedisError
@@ -39,6 +41,9 @@ _log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 
+#: Seconds that a caller waits for the server at most, before he goes on without it.
+PATIENCE: Final = 1.0
+
 
 class Away(Exception):
     """The server was not asked, or did not serve: go on without it."""
@@ -53,14 +58,19 @@ class Full(Away):
 
 
 class Shared:
-    """What the tables of one server share: its connection, once there is one, the breaker, the leases and the beat.
+    """What the tables of one server share: their connection, once there is one, the breaker, the leases and the beat.
+
+    The connection is the cache's own, for it has less patience than a queue: nobody waits for a server that hangs for
+    longer than :data:`PATIENCE`, or than the timeouts of the connection that was given, when those are shorter.
 
     Parameters:
-      connection: the server; None is where ``connect()`` without arguments leads, once it is needed.
+      connection: leads to the server; None is where ``connect()`` without arguments leads, once it is needed.
     """
 
     def __init__(self, connection: Connection | None = None) -> None:
-        self._connection = connection
+        self._config = None if connection is None else connection.config
+        self._connection: Connection | None = None
+        self._reaches: weakref.WeakSet[Reach] = weakref.WeakSet()
         #: How often it was tried to connect, in vain or not.
         self._tries = 0
         self._after_fork()
@@ -71,12 +81,21 @@ class Shared:
 
     def _after_fork(self) -> None:
         self._connecting = threading.Lock()
+        self._joining = threading.Lock()
         self._probing = threading.Lock()
 
     @classmethod
     def of(cls, connection: Connection | None) -> Shared:
         """That of a connection, or the one for all tables that were given none."""
         return _DEFAULT if connection is None else connection.companion(cls)
+
+    def config(self) -> Config | None:
+        """What to connect with; None when that was done.
+
+        Raises:
+          ConfigError: when ``EMQ_URL`` is wrong.
+        """
+        return None if self._connection is not None else self._config or Config.parse()
 
     def connection(self, config: Config | None) -> Connection:
         """The connection; made with ``config`` when there is none yet.
@@ -94,7 +113,9 @@ class Shared:
                 if self._connection is None:
                     self.breaker.name = config.address
                     try:
-                        self._connection = Connection(config)
+                        made = Connection(_impatient(config))
+                        Scripts.of(made).hasty = True
+                        self._connection = made
                     finally:
                         self._tries += 1
         return self._connection
@@ -120,16 +141,29 @@ class Shared:
         # Not among the requests of tasks: those may all be waiting for this server.
         HANDS.later(probe)
 
-    @property
-    def connected(self) -> bool:
-        """Whether there is a connection."""
-        return self._connection is not None
+    def join(self, reach: Reach) -> None:
+        """Let a table pay what it owes when the server is back."""
+        with self._joining:
+            self._reaches.add(reach)
+
+    def passed(self) -> None:
+        """The server has served."""
+        if self.breaker.passed():
+            with self._joining:
+                reaches = list(self._reaches)
+            for reach in reaches:
+                if reach.owed:
+                    HANDS.later(reach.pay)
 
     def close(self) -> None:
-        """Report a last time; nothing else is held of the connection's."""
-        if self.beat.close() and self._connection is not None:
-            # Another companion, which may have been closed before, and that report has used its connections.
-            Scripts.of(self._connection).close()
+        """Report a last time, and close the connection."""
+        self.beat.close()
+        if self._connection is not None:
+            self._connection.close()
+
+
+def _impatient(config: Config) -> Config:
+    return replace(config, timeout=min(config.timeout, PATIENCE), connect_timeout=min(config.connect_timeout, PATIENCE))
 
 
 _DEFAULT: Final = Shared()
@@ -196,6 +230,7 @@ class Reach:
         self.owed = Owed() if owed is None else owed
         self.owed.on_due(self._due)
         self._payer = _Payer(self.pay)
+        self.shared.join(self)
         self._full = False
         self._told: set[str] = set()
         self._after_fork()
@@ -230,21 +265,20 @@ class Reach:
         if breaker.shut:
             raise Away
         # Outside of what is caught: this is a mistake of the program's, and no server is away.
-        config = None if self.shared.connected else Config.parse()
+        config = self.shared.config()
         if breaker.open:
             self.shared.probe(lambda: self._asked(_probe, config))
             raise Away
         return self._asked(what, config)
 
     def _asked(self, what: Callable[[Store], T], config: Config | None) -> T:
-        breaker = self.shared.breaker
         try:
             store = self._open(config)
             if self.owed:
                 self.owed.pay(store)
             answer = what(store)
         except ServerOutOfMemory as error:
-            breaker.passed()
+            self.shared.passed()
             self._note_full(error)
             raise Full from error
         except (ServerError, ConfigError, RedisError, OSError) as error:
@@ -252,10 +286,10 @@ class Reach:
             raise Unanswered from error
         except (ScriptError, Refused) as error:
             # The server is well; what stands under this key is none of ours.
-            breaker.passed()
+            self.shared.passed()
             self._tell(error)
             raise Away from error
-        breaker.passed()
+        self.shared.passed()
         return answer
 
     async def look(self, id: str, marks: tuple[str, ...], elsewhere: Elsewhere) -> Hit | None:
@@ -280,7 +314,7 @@ class Reach:
         except (ServerError, ConfigError, RedisError, OSError) as error:
             self._missed(error)
             raise Unanswered from error
-        breaker.passed()
+        self.shared.passed()
         return hit
 
     def tell(self, what: Callable[[Store], object]) -> bool:

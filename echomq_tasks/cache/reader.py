@@ -12,11 +12,11 @@ from echomq_tasks.cache.call import Call, Mode
 from echomq_tasks.cache.drive import Drive, run
 from echomq_tasks.cache.flight import Abandoned, Flight, Late
 from echomq_tasks.cache.hands import NoHand
-from echomq_tasks.cache.inside import waiting_for
-from echomq_tasks.cache.parts import Parts
+from echomq_tasks.cache.inside import is_inside, waiting_for
+from echomq_tasks.cache.parts import Parts, Unreadable
 from echomq_tasks.cache.pilot import Pilot
 from echomq_tasks.cache.row import Row
-from echomq_tasks.errors import LoadTimeout, Undecodable
+from echomq_tasks.errors import LoadTimeout
 
 _log = logging.getLogger(__name__)
 
@@ -73,7 +73,7 @@ class Reader:
             if row is not None:
                 try:
                     return await self._serve(row, call, drive)
-                except Undecodable as error:
+                except Unreadable as error:
                     parts.tell_once("a value cannot be read again, and is loaded anew: %s", error)
                     parts.l1.kill(call.id)
             fresh, mine = mine is None, mine or Flight(call.id, call.rest, call.marks)
@@ -91,7 +91,7 @@ class Reader:
                 return mine.first.pop() if mine.first else parts.value(row)
             except Abandoned:
                 pass
-            except Undecodable as error:
+            except Unreadable as error:
                 parts.tell_once("a value cannot be read again, and is loaded anew: %s", error)
                 return await self._direct(call, drive)
             finally:
@@ -129,7 +129,7 @@ class Reader:
         if time.monotonic() >= row.retry_at:
             fresh = await self._behind(call, "stale", row, drive, parts.freshness.soft)
             if fresh is not None:
-                with contextlib.suppress(Undecodable):
+                with contextlib.suppress(Unreadable):
                     return parts.value(fresh)
         parts.counters.add("stale", call.id)
         return parts.value(row)
@@ -140,16 +140,25 @@ class Reader:
             raise Abandoned
         if drive.can_follow(flight):
             with waiting_for(flight) as free:
-                if free:
-                    left = None if deadline == math.inf else max(deadline - time.monotonic(), 0.0)
-                    try:
-                        row = await drive.follow(flight, left)
-                    except Late:
-                        raise self._late() from None
+                row = await self._row_of(flight, drive, deadline) if free else None
+                if row is not None:
                     parts.counters.add("coalesced", call.id)
                     return await self._serve_stale(row, call, drive) if _is_stale(row) else parts.value(row)
-        # The flight waits, in the end, for this call: to wait for it would take for ever.
+        # The flight waits, in the end, for this call, or may: to wait for it would take for ever.
         return await self._direct(call, drive)
+
+    async def _row_of(self, flight: Flight, drive: Drive, deadline: float) -> Row | None:
+        """The row of a flight; None when it may wait, by way of other processes, for the loader that asks for it."""
+        lease = self._parts.lease if is_inside() else math.inf
+        while True:
+            left = max(min(deadline - time.monotonic(), lease), 0.0)
+            try:
+                return await drive.follow(flight, None if left == math.inf else left)
+            except Late:
+                if flight.abroad and lease < math.inf:
+                    return None
+                if time.monotonic() >= deadline:
+                    raise self._late() from None
 
     def _late(self) -> LoadTimeout:
         return LoadTimeout(
@@ -162,7 +171,10 @@ class Reader:
         parts = self._parts
         parts.counters.add("loads", call.id)
         try:
-            return await drive.load(call.loader, parts.freshness.hard)
+            parts.hanging.check(call.id, call.rest)
+            return await drive.load(
+                call.loader, parts.freshness.hard, lambda load: parts.hanging.leave(call.id, call.rest, load)
+            )
         except Exception:
             parts.counters.add("errors", call.id)
             raise

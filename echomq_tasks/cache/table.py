@@ -6,13 +6,14 @@ import threading
 import time
 import weakref
 from collections.abc import Awaitable, Callable, Hashable, Iterable, MutableMapping
+from inspect import iscoroutinefunction
 from typing import Any, Final, Literal, TypeVar
 
 from echomq_tasks.cache.borrowed import BorrowedL1
 from echomq_tasks.cache.call import Call
 from echomq_tasks.cache.coherence import Coherence
 from echomq_tasks.cache.drive import TaskDrive, ThreadDrive, run
-from echomq_tasks.cache.frames import tag_id
+from echomq_tasks.cache.frames import tag_id, tag_texts
 from echomq_tasks.cache.freshness import Freshness, Ttl, seconds
 from echomq_tasks.cache.hands import elsewhere
 from echomq_tasks.cache.keys import Key
@@ -25,8 +26,9 @@ from echomq_tasks.cache.row import Row
 from echomq_tasks.cache.siblings import Siblings
 from echomq_tasks.cache.stats import TableStats
 from echomq_tasks.cache.values import Codec, TypedCodec
+from echomq_tasks.cache.weighing import weight
 from echomq_tasks.connection import Connection
-from echomq_tasks.errors import InvalidArgument, InvalidId, InvalidName, Undecodable
+from echomq_tasks.errors import InvalidArgument, InvalidId, Undecodable
 from echomq_tasks.forks import after_fork
 from echomq_tasks.identity import brand, check_id
 from echomq_tasks.keyspace import check_table, coherence_queue
@@ -35,6 +37,10 @@ from echomq_tasks.scripts.arguments import shown, whole
 T = TypeVar("T")
 
 _THREAD: Final = ThreadDrive()
+#: The most bytes of an alias.
+_LARGEST_NAME: Final = 1024
+#: The most rows in L1 when nothing else is said.
+_MANY: Final = 10_000
 
 
 class _Tables:
@@ -81,20 +87,24 @@ class Table:
       jitter: L1 lets a value be fresh for ``ttl`` ± this part of it, so that processes do not all come back at once.
       codec: how values are written; :class:`~echomq_tasks.cache.values.TypedCodec` by default.
       max_entries: at most so many rows in L1; 0 for no L1.
-      max_bytes: at most so many bytes in L1, about; None for any number.
+      max_bytes: at most so many bytes in L1, about; None for any number. What is shared by all readers counts as what
+        it takes in memory, what each gets a copy of as its bytes.
       lease: seconds after which a process that died with a load is replaced.
-      wait: seconds that a caller waits for somebody else's load, before it raises LoadTimeout; None for ever.
+      wait: seconds that a caller waits for somebody else's load, before it raises LoadTimeout; None for ever. One that
+        is itself inside of a loader waits for another process for one ``lease`` at most, and then loads the value
+        itself: that process may wait for it in turn.
       stale: seconds past the ``ttl`` that a value serves on, while one caller's refresh runs or when loading fails.
       refresh_ahead: the part of the ``ttl``, such as 0.8, after which a value that is used is refreshed in the
         background.
       loader_timeout: ``(soft, hard)`` in seconds, or the hard one alone. Where a stale value is at hand, callers wait
         for a fresh one up to ``soft``; nobody waits for a loader longer than ``hard``, which raises LoadTimeout. A
-        loader that is a thread runs on then, and what it returns is dropped.
+        loader that is a thread runs on then, an async one is cancelled, and what they return is dropped.
       coherence: how other processes learn of newer values: ``"broadcast"``, at most once, or ``"lane"``, at least once
         besides.
       lane: with the lane: called with each message of 29 bytes, to send it as a job to the queue
         ``ecc.coh.<name>``, whose consumers call :meth:`apply`.
-      l1: a mapping of your own to hold the rows, as of cachetools; ``max_entries`` and ``max_bytes`` are not used then.
+      l1: a mapping of your own to hold the rows, as of cachetools, which bounds them in place of ``max_entries`` and
+        ``max_bytes``.
       l2: False for a table of this process alone, without a server.
       alone: True for one that is not told at once what others of its name in this process drop.
 
@@ -111,7 +121,7 @@ class Table:
         ttl: Ttl = 60.0,
         jitter: float = 0.1,
         codec: Codec | None = None,
-        max_entries: int = 10_000,
+        max_entries: int = _MANY,
         max_bytes: int | None = None,
         lease: float = 5.0,
         wait: float | None = 60.0,
@@ -132,6 +142,8 @@ class Table:
             raise InvalidArgument('coherence is "broadcast", or "lane" together with lane=, which sends a message')
         if lane is not None:
             coherence_queue(name)
+        if connection is not None and not isinstance(connection, Connection):
+            raise InvalidArgument(f"connection= is what echomq_tasks.connect(url) answers, not {shown(connection)}")
         siblings = Siblings() if alone else Siblings.of(connection, self.name, l2=l2)
         heard = self._coherence = Coherence(lane, siblings)
         self._parts = Parts(
@@ -179,6 +191,7 @@ class Table:
         if row is not None and row.fresh_until > time.monotonic() and row.rest == rest:
             row.hits += 1
             return row.value  # type: ignore[no-any-return]
+        _refuse_async(loader, "fetch")
         return self._reader.fetch(self._call(id, rest, loader, ttl, tags), _THREAD)  # type: ignore[no-any-return]
 
     async def afetch(
@@ -217,7 +230,7 @@ class Table:
                 given = _texts(tags)
                 hit = self._parts.reach.ask(lambda store: store.peek(id, given))
                 if hit is not None and hit.value[: len(rest)] == rest:
-                    return self._parts.codec_of(id, rest).decode(hit.value[len(rest) :])
+                    return self._parts.decoded(id, rest, hit.value[len(rest) :])
         except (Away, Undecodable):
             pass
         return default
@@ -232,6 +245,7 @@ class Table:
         Raises: as :meth:`fetch`. When the loader raises, what is kept stays.
         """
         id, rest = _split(key)
+        _refuse_async(loader, "refresh")
         row, value = run(self._reader.refresh(self._call(id, rest, loader, ttl, tags), _THREAD))
         self._refreshed(row)
         return value  # type: ignore[no-any-return]
@@ -254,7 +268,8 @@ class Table:
         Parameters: as in :meth:`fetch`.
 
         Returns:
-          False when the server is away: the other caches are told to drop what they have when it is back.
+          False when the server is away: the value serves here until it is back. Then all caches, this one too, are told
+          to drop what they have, and load anew.
 
         Raises:
           InvalidId: when the id is not of the table's kind.
@@ -320,14 +335,15 @@ class Table:
     # Looking.
 
     def alias(self, aliases: dict[Any, Row], name: Hashable, key: str | Key) -> None:
-        """Let ``aliases[name]`` lead to the row of a key, for as long as L1 has it.
+        """Let ``aliases[name]`` lead to the row of a key, for as long as L1 has it; unless the name is large.
 
         Whoever finds it may return its ``value`` while ``row.fresh_until > time.monotonic()``, and counts that by
         ``row.hits += 1``. That is all that a hit costs.
         """
         id, rest = _split(key)
         row = self._l1.get(id)
-        if row is not None and row.rest == rest:
+        # Of large names each would cost more than all that is counted of its row; those go by the key.
+        if row is not None and row.rest == rest and weight(name, _LARGEST_NAME) <= _LARGEST_NAME:
             self._l1.alias(aliases, name, row)
 
     def again(self, row: Row) -> Any:
@@ -374,6 +390,8 @@ class Table:
 
     def _call(self, id: str, rest: bytes, loader: Callable[[], Any], ttl: Ttl | None, tags: Iterable[str]) -> Call:
         check_id(id, self.kind)
+        if not callable(loader):
+            raise InvalidArgument(f"a loader is a function without arguments, not {shown(loader)}")
         if ttl is not None and not callable(ttl):
             seconds(ttl, "ttl")
         texts = _texts(tags)
@@ -399,10 +417,13 @@ def _split(key: object) -> tuple[str, bytes]:
     return key, b""
 
 
+def _refuse_async(loader: object, verb: str) -> None:
+    if iscoroutinefunction(loader):
+        raise InvalidArgument(f"{verb}() takes a plain loader, and this one is async: await a{verb}() in its place")
+
+
 def _texts(tags: Iterable[str]) -> tuple[str, ...]:
-    if isinstance(tags, (str, bytes)):
-        raise InvalidName(f"tags are several texts, as in ({tags!r},), not {tags!r}")
-    return tuple(tags) if tags else ()
+    return tag_texts(tags) if tags != () else ()
 
 
 def _kind(kind: str) -> str:
@@ -423,6 +444,11 @@ def _l1(rows: MutableMapping[str, Row] | None, max_entries: int, max_bytes: int 
     if rows is not None:
         if not isinstance(rows, MutableMapping):
             raise InvalidArgument(f"l1 is a mapping that holds rows, as cachetools.TTLCache(...), not {shown(rows)}")
+        if max_entries != _MANY or max_bytes is not None:
+            raise InvalidArgument(
+                "l1= is a mapping that sets its own bounds: give it those that max_entries= or max_bytes= were to set, "
+                "as in l1=LRUCache(1000), and leave these out"
+            )
         return BorrowedL1(rows)
     most = None if max_bytes is None else whole(max_bytes, "max_bytes", 0)
     return L1(whole(max_entries, "max_entries", 0), most)

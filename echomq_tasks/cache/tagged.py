@@ -144,7 +144,10 @@ class Unpacker:
 def _advice(kind: type) -> str:
     name = kind.__qualname__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__qualname__}"
     if issubclass(kind, Enum) or is_named_tuple(kind) or "__dataclass_fields__" in kind.__dict__:
-        return f"the class {name} is not known here: name it in the function's return annotation, or in types="
+        return (
+            f"the class {name} is not known here: name it in the function's return annotation, or let it be known by "
+            f"codec=TypedCodec(types=[{kind.__qualname__}])"
+        )
     return f"{name} would not come back as the same type: return plain types or a dataclass, or give the table a codec"
 
 

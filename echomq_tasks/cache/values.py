@@ -16,6 +16,8 @@ from echomq_tasks.errors import Undecodable, Unencodable
 class Codec(Protocol):
     """How a value becomes the bytes of a row, and a row's bytes a value.
 
+    Whatever else one raises is logged once: the row is loaded anew, or the value is not kept.
+
     One that has ``for_row(row: bytes) -> Codec`` besides is asked for the codec of each row, as one that signs: ``row``
     is its table and its key.
     """

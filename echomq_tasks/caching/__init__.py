@@ -5,5 +5,6 @@ from __future__ import annotations
 from echomq_tasks.caching.decorator import CachedDecorator, cached
 from echomq_tasks.caching.function import AsyncCachedFunction, CachedFunction
 from echomq_tasks.caching.info import CacheInfo
+from echomq_tasks.caching.warned import CacheWarning
 
-__all__ = ["AsyncCachedFunction", "CacheInfo", "CachedDecorator", "CachedFunction", "cached"]
+__all__ = ["AsyncCachedFunction", "CacheInfo", "CacheWarning", "CachedDecorator", "CachedFunction", "cached"]

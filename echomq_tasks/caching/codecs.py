@@ -7,6 +7,7 @@ from typing import Any
 
 from echomq_tasks.cache import Codec, PlainCodec, TypedCodec
 from echomq_tasks.cache.schema import return_annotation
+from echomq_tasks.errors import Unencodable
 
 
 class ReturnCodec:
@@ -66,3 +67,31 @@ class SharingCodec:
     def immutable(self, value: Any) -> bool:
         """True: whoever asked for it says that nobody changes them."""
         return True
+
+
+class LocalCodec:
+    """Another codec, of a table without a server: a value that all readers get as one object needs no bytes.
+
+    Parameters:
+      codec: writes and reads the values.
+    """
+
+    def __init__(self, codec: Codec) -> None:
+        self._codec = codec
+        self.decode = codec.decode
+        self.immutable = codec.immutable
+        for_row: Callable[[bytes], Codec] | None = getattr(codec, "for_row", None)
+        if for_row is not None:
+            self.for_row = lambda row: LocalCodec(for_row(row))
+
+    def encode(self, value: Any) -> bytes:
+        """As :meth:`Codec.encode`; nothing for a value without an encoded form that is never read from its bytes."""
+        try:
+            return self._codec.encode(value)
+        except Unencodable as error:
+            if self._codec.immutable(value):
+                return b""
+            raise Unencodable(
+                f"{error}. Or, as it is cached in this process alone: isolate=False, which gives all callers the one "
+                "object"
+            ) from None

@@ -11,15 +11,17 @@ from typing import Any, Literal, NoReturn
 
 from echomq_tasks import signals
 from echomq_tasks.cache import Key, KeyMaker
-from echomq_tasks.cache.frames import tag_id
+from echomq_tasks.cache.frames import tag_id, tag_texts
 from echomq_tasks.cache.modules import module_of
 from echomq_tasks.cache.row import Row
 from echomq_tasks.cache.table import Table
+from echomq_tasks.caching.binding import bound_to
 from echomq_tasks.caching.calls import call_of
 from echomq_tasks.caching.info import CacheInfo
 from echomq_tasks.caching.lane import Lane
+from echomq_tasks.caching.warned import warn_of_method
 from echomq_tasks.caching.watching import Watched, hits_are_watched, is_watched, told_aload, told_load, watch
-from echomq_tasks.errors import InvalidArgument, InvalidName, Undecodable
+from echomq_tasks.errors import InvalidArgument, Undecodable
 
 Args = tuple[Any, ...]
 Kwargs = Mapping[str, Any]
@@ -69,11 +71,13 @@ class Core:
         self.place = place
         self.lane = lane
         self.ignore = ignore
-        self.identify = key
-        self.tags = tags if callable(tags) else check_tags(tags)
+        self.identify = bound_to(function, "key", key) if callable(key) else key
+        self.tags = bound_to(function, "tags", tags) if callable(tags) else check_tags(tags)
         self.is_async = inspect.iscoroutinefunction(function)
         self._maxsize = maxsize
         self._shared_as = shared_as
+        #: Whether it was given a kind: then what should be an id of that kind is nothing else.
+        self.names_kind = shared_as is not None
         self._ways: dict[Shape, Way] = {}
         #: What stands in the function's place: the sender of its signals.
         self.stands: object = None
@@ -91,6 +95,8 @@ class Core:
           InvalidArgument: when another function has the same rows.
         """
         self.place = place
+        if place == "method" and self.identify is None and self.way().counts_nothing:
+            warn_of_method(self.function)
         if not self.shares():
             return
         assert self._shared_as is not None
@@ -161,11 +167,18 @@ class Way:
             first = next(iter(inspect.signature(core.function).parameters), None)
             ignore = tuple(name for name in ignore if name != first)
         self._maker = KeyMaker(
-            core.function, core.table.kind, ignore=ignore, key=core.identify, bound=shape == "method"
+            core.function,
+            core.table.kind,
+            ignore=ignore,
+            key=core.identify,
+            bound=shape == "method",
+            ids_only=core.names_kind,
         )
         self.aliases: dict[Any, Row] = {}
         self.fast = self._maker.fast
         self.shares = self._maker.shares
+        #: Whether all calls are one.
+        self.counts_nothing = self._maker.counts_nothing
         #: Whether the fast key is made of all the arguments.
         self.counts_all = core.identify is not None or shape == "function"
         self.call = call_of(self)
@@ -189,9 +202,13 @@ class Way:
         return self._maker.key(self.counting(args), kwargs)
 
     def tags(self, args: Args, kwargs: Kwargs) -> Iterable[str]:
-        """The tags of a call's row."""
+        """The tags of a call's row.
+
+        Raises:
+          InvalidName: when they are not several texts.
+        """
         tags = self.core.tags
-        return tags(*args, **kwargs) if callable(tags) else tags
+        return tag_texts(tags(*args, **kwargs)) if callable(tags) else tags
 
     def loader(self, args: Args, kwargs: Kwargs, id: str) -> Callable[[], Any]:
         """What loads the value of a call, whose row is ``id``."""
@@ -305,9 +322,7 @@ def check_tags(tags: Iterable[str]) -> tuple[str, ...]:
     Raises:
       InvalidName: when they are none.
     """
-    if isinstance(tags, (str, bytes)):
-        raise InvalidName(f"tags are several texts, as in ({tags!r},), not {tags!r}")
-    texts = tuple(tags)
+    texts = tag_texts(tags)
     for text in texts:
         tag_id(text)
     return texts

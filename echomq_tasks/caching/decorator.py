@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Coroutine, Iterable, MutableMapping
+from functools import cached_property
 from typing import Any, Final, Literal, ParamSpec, Protocol, TypeVar, overload
 
 from echomq_tasks.cache import Codec
 from echomq_tasks.cache.freshness import Ttl
 from echomq_tasks.cache.table import Table
-from echomq_tasks.caching.codecs import ReturnCodec, SharingCodec
+from echomq_tasks.caching.codecs import LocalCodec, ReturnCodec, SharingCodec
 from echomq_tasks.caching.core import Core, Place
 from echomq_tasks.caching.function import AsyncCachedFunction, CachedFunction
 from echomq_tasks.caching.lane import Lane
@@ -155,14 +156,15 @@ def cached(
         connection share it: their tags, and what ``cache_clear()`` drops. Their rows are told apart by module and
         qualified name, so what has the same of both is one function, also in another application on this server.
       kind: the kind of the table's ids, three letters. A function of one branded id of that kind shares its row, as
-        plain JSON, with whoever has the id, in any language.
-      key: called with the arguments of a call, ``self`` included, answers what identifies it.
+        plain JSON, with whoever has the id, in any language; it takes no other argument.
+      key: called with the arguments of a call, ``self`` and those with a default included, by position as far as the
+        signature allows; answers what identifies it.
       ignore: the names of parameters that do not count.
-      tags: texts by which ``invalidate_tags()`` drops many rows, or a function of a call's arguments, ``self``
-        included, that answers them.
+      tags: texts by which ``invalidate_tags()`` drops many rows, or a function that answers them, called as ``key``.
       codec: how values are written, as :class:`~echomq_tasks.cache.PickleCodec`; JSON that gives back the types of the
         return annotation by default.
-      isolate: False to give all callers in a process the same object also when they could change it, which is faster.
+      isolate: False to give all callers in a process the same object also when they could change it, which is faster;
+        with ``l2=False`` it may be one that has no encoded form.
       jitter: L1 lets a value be fresh for the ``ttl`` ± this part of it.
       stale: seconds past the ``ttl`` that a value serves on, while one refresh runs or when loading fails.
       refresh_ahead: the part of the ``ttl``, such as 0.8, after which a value that is used is refreshed.
@@ -171,7 +173,7 @@ def cached(
       wait: seconds that a caller waits for somebody else's load; None for ever.
       max_entries: at most so many rows in L1; 0 for no L1.
       max_bytes: at most so many bytes in L1, about; None for any number.
-      l1: a mapping of your own for L1, as of cachetools.
+      l1: a mapping of your own for L1, as of cachetools; it sets its own bounds.
       l2: False for no server. By default also for a function that no other process could know: one that is made inside
         of another function, a lambda, or one of an interactive session, unless it has a ``name``.
       coherence: ``"broadcast"``, at most once, or ``"lane"``, at least once besides: how others hear of newer values.
@@ -184,11 +186,24 @@ def cached(
     if unknown:
         refuse_unknown(unknown, cached.__kwdefaults__ or ())
 
+    if coherence not in ("broadcast", "lane"):
+        raise InvalidArgument(
+            'coherence= is "broadcast", at most once, or "lane", at least once besides: how other processes hear of '
+            f"newer values, not {shown(coherence)}"
+        )
+
+    if l2 not in (None, True, False) or isolate not in (True, False):
+        raise InvalidArgument(f"l2= and isolate= are True or False, not {shown(l2)} and {shown(isolate)}")
+    if not isinstance(ignore, Iterable):
+        raise InvalidArgument(f"ignore= has the names of parameters, as in ('session',), not {shown(ignore)}")
+
     def decorate(given: Any) -> Any:
         function, place = _looked_at(given)
         where = default_name(function) if name is None else name
         returned = ReturnCodec(function)
-        written = returned if codec is None else _checked(codec)
+        written: Codec = returned if codec is None else _checked(codec)
+        if not isolate:
+            written = SharingCodec(written)
         known = name is not None or is_known_elsewhere(function)
         shared = known if l2 is None else l2
         if coherence == "lane" and not shared:
@@ -203,7 +218,7 @@ def cached(
             connection,
             ttl=ttl,
             jitter=jitter,
-            codec=written if isolate else SharingCodec(written),
+            codec=written if shared else LocalCodec(written),
             max_entries=max_entries,
             max_bytes=max_bytes,
             lease=lease,
@@ -248,10 +263,21 @@ def _checked(codec: Any) -> Codec:
 
 def _looked_at(given: Any) -> tuple[Callable[..., Any], Place | None]:
     """The function, and what it is where it stands; None when only the end of its class's body tells that."""
+    inner = given.__func__ if isinstance(given, (classmethod, staticmethod)) else given
+    if isinstance(inner, (CachedFunction, AsyncCachedFunction)):
+        raise InvalidArgument(
+            f"{inner.__qualname__}() is cached already: give its options to the first @cached, or cache another time "
+            "what is below it, with f.__wrapped__ and a name= of its own"
+        )
     if isinstance(given, classmethod):
         return given.__func__, "classmethod"
     if isinstance(given, staticmethod):
         return given.__func__, "static"
+    if isinstance(given, (property, cached_property)):
+        raise InvalidArgument(
+            f"put @{type(given).__name__} above @cached, not below it: what is cached is the function, with key= to "
+            "tell the objects apart, as key=lambda self: self.id"
+        )
     if not callable(given):
         raise InvalidArgument(
             f"cached takes a function, and its options by name, as in @cached(ttl=60), not {shown(given)}"

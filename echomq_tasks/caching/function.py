@@ -235,6 +235,8 @@ class CachedFunction(_Cached[P, R]):
     def put(self, *args: Any, **kwargs: Any) -> bool:
         """Let a value be the result of a call: ``put("a", value)`` that of ``f("a")``.
 
+        Python has no type for the arguments of a function and a value behind them, so type checkers check neither.
+
         Parameters:
           *args: the arguments of the call, and last of all the value.
           **kwargs: further arguments of the call.

@@ -17,7 +17,6 @@ from typing import Final
 
 from echomq_tasks.cache.reach import Shared
 from echomq_tasks.cache.table import Table
-from echomq_tasks.config import Config
 from echomq_tasks.connection import Connection
 from echomq_tasks.errors import EchoMQError, InvalidArgument, ServerUnavailable
 from echomq_tasks.forks import after_fork
@@ -91,6 +90,8 @@ class Lane:
         """
         # First, for the thread sends later what cannot be sent now.
         self.start()
+        if self._shared.breaker.open:
+            raise ServerUnavailable("the server of the cache did not answer when it was last asked")
         self._opened().enqueue(message)
 
     def start(self) -> None:
@@ -121,7 +122,7 @@ class Lane:
         if self._queue is None:
             if self._shared.breaker.shut:
                 raise ServerUnavailable("the server of the cache did not answer a moment ago, and is left alone")
-            connection = self._shared.connection(None if self._shared.connected else Config.parse())
+            connection = self._shared.connection(self._shared.config())
             connection.companion(Lanes).add(self)
             self._queue = Queue(self._name, connection)
         elif self._shared.breaker.shut:

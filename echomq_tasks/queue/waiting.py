@@ -8,6 +8,7 @@ import random
 import time
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 import redis
@@ -57,8 +58,10 @@ class Waiting:
         """Close the idle connections. One on which a thread waits is closed when that wait is over."""
         idle, self._idle = self._idle, {}
         for wires in idle.values():
-            while wires:
-                wires.pop().disconnect()
+            # A thread that is about to wait may take from it just now.
+            with suppress(IndexError):
+                while True:
+                    wires.pop().disconnect()
 
     def wait(self, key: bytes, deadline: float | None, look: Callable[[], bytes | None]) -> bytes | None:
         """Wait until the list at ``key`` holds something, and answer its head, which stays there.

@@ -6,7 +6,7 @@ import re
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -30,6 +30,7 @@ from echomq_tasks.connection import Connection
 from echomq_tasks.errors import REFUSALS, ConfigError, EchoMQError, ScriptError, ServerOutOfMemory, ServerUnavailable
 from echomq_tasks.forks import after_fork
 from echomq_tasks.identity import Mint, NodeLease
+from echomq_tasks.identity.node import NoLease
 from echomq_tasks.keyspace import NODE_PREFIX
 from echomq_tasks.scripts.loader import Script, load_scripts
 from echomq_tasks.scripts.streams import Streams
@@ -83,6 +84,8 @@ class Scripts:
         # Idle connections, most recently used last. deque operations are atomic, so no lock is needed.
         self._idle: deque[tuple[float, Wire]] = deque()
         self._looks = Looks()
+        #: Whether to mint fails when the server does not answer, for who would else wait for it a second time.
+        self.hasty = False
         self.mint = Mint(NodeLease(self).current)
         after_fork(self._after_fork)
 
@@ -93,8 +96,10 @@ class Scripts:
 
     def close(self) -> None:
         """Close the idle connections."""
-        while self._idle:
-            self._idle.pop()[1].close()
+        # Several threads may do so at once, and others take from it: to have looked first would say nothing.
+        with suppress(IndexError):
+            while True:
+                self._idle.pop()[1].close()
 
     def _after_fork(self) -> None:
         # The sockets are the parent's; redis-py closes only the child's descriptors when these are collected.
@@ -103,7 +108,12 @@ class Scripts:
     def lease(self, owner: str, lease_ms: int, held: int | None) -> int | None:
         """Lease a node id from the server (:class:`echomq_tasks.identity.NodeStore`)."""
         start = int(owner, 16) % 1024
-        node = self.call("node_lease", NODE_PREFIX, (owner, lease_ms, -1 if held is None else held, start))
+        try:
+            node = self.call("node_lease", NODE_PREFIX, (owner, lease_ms, -1 if held is None else held, start))
+        except ServerUnavailable as error:
+            if self.hasty and isinstance(error.__cause__, redis.TimeoutError):
+                raise NoLease(str(error)) from error.__cause__
+            raise
         return None if node < 0 else int(node)
 
     def call(

@@ -9,6 +9,8 @@ from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from weakref import WeakKeyDictionary
 
+from redis.exceptions import TimeoutError as RedisTimeoutError
+
 from echomq_tasks.connection import Connection
 from echomq_tasks.errors import EchoMQError
 from echomq_tasks.forks import after_fork
@@ -61,7 +63,9 @@ class Streams:
     async def begin(self, elsewhere: Elsewhere) -> Stream | None:
         """Open that of the running loop, when it has none; None when it should do without.
 
-        Raises: nothing for a server that cannot be connected to: whoever asks it in another way will be told.
+        Raises:
+          ServerUnavailable: when it did not answer in time. Of one that cannot be connected to, whoever asks it in
+            another way will be told.
         """
         if not self._possible or time.monotonic() < self._again_at:
             return None
@@ -74,7 +78,9 @@ class Streams:
         self._again_at = time.monotonic() + _PAUSE
         try:
             connection = await elsewhere(self._dial)
-        except EchoMQError:
+        except EchoMQError as error:
+            if isinstance(error.__cause__, RedisTimeoutError):
+                raise
             return None
         self._again_at = 0.0
         return self._start(loop, connection)

@@ -60,7 +60,7 @@ def namespace(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterato
     if made is not None:
         made.close()
     caches.close()
-    if caches.connected:
+    if caches.config() is None:
         caches.connection(None).close()
 
 
@@ -187,8 +187,8 @@ def test_a_guide_runs_as_written(guide: str, namespace: dict[str, object], capsy
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("guide", ["docs/queue.md", "docs/lanes.md", "docs/limits.md"])
-def test_what_a_queues_guide_shows_passes_a_strict_type_check(tmp_path: Path, guide: str) -> None:
+@pytest.mark.parametrize("guide", ["docs/queue.md", "docs/lanes.md", "docs/limits.md", "docs/cache.md"])
+def test_what_a_guide_shows_passes_a_strict_type_check(tmp_path: Path, guide: str) -> None:
     (tmp_path / "guide.py").write_text("\n".join(blocks(guide)))
     checked = subprocess.run(
         [sys.executable, "-m", "mypy", "--strict", "--no-incremental", str(tmp_path / "guide.py")],

@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 from support.children import in_child
-from support.stepping import Cache, Going, Overhearing
+from support.stepping import Cache, Going, Overhearing, StraightDrive
 
 from echomq_tasks.cache.call import Call
-from echomq_tasks.cache.drive import ThreadDrive, run
+from echomq_tasks.cache.drive import run
 from echomq_tasks.cache.frames import tag_id
 from echomq_tasks.cache.store import Store
 from echomq_tasks.connection import Connection
@@ -49,7 +49,7 @@ class Two:
 
     def fetch(self, cache: Cache, value: Any) -> Any:
         """Ask at once; ``value`` is what a loader returns."""
-        return run(cache.reader.value(self.call(value), ThreadDrive()))
+        return run(cache.reader.value(self.call(value), StraightDrive()))
 
     def begin(self, cache: Cache, value: Any, until: str, *, refresh: bool = False) -> Going:
         """Ask, and stop once the call has its claim answered, has loaded, or has stored."""

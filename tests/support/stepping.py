@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import types
 from collections import deque
 from collections.abc import Callable, Coroutine, Generator
@@ -10,7 +11,7 @@ from contextvars import Context, copy_context
 from typing import Any
 
 from echomq_tasks.cache.coherence import Coherence
-from echomq_tasks.cache.drive import Drive, Flying
+from echomq_tasks.cache.drive import Drive, Flying, Leave, ThreadDrive
 from echomq_tasks.cache.flight import Flight
 from echomq_tasks.cache.freshness import Freshness
 from echomq_tasks.cache.l1 import L1
@@ -22,6 +23,7 @@ from echomq_tasks.cache.row import Row
 from echomq_tasks.cache.store import Store
 from echomq_tasks.cache.values import TypedCodec
 from echomq_tasks.connection import Connection
+from echomq_tasks.identity import Mint
 
 
 @types.coroutine
@@ -57,6 +59,13 @@ class Going:
         self._context.run(self._coroutine.close)
 
 
+class StraightDrive(ThreadDrive):
+    """Blocks, and leaves nothing to threads of its own."""
+
+    def give_up(self, function: Callable[[], Any]) -> None:
+        function()
+
+
 class StepDrive:
     """Stops before and after whatever a flight does."""
 
@@ -77,7 +86,7 @@ class StepDrive:
         while not future.done() and self._cache.leases_ended == ended:
             await step()
 
-    async def load(self, loader: Callable[[], Any], hard: float | None) -> Any:
+    async def load(self, loader: Callable[[], Any], hard: float | None, leave: Leave) -> Any:
         await step()
         value = loader()
         await step()
@@ -100,6 +109,17 @@ class StepDrive:
         while not flight.done:
             await step()
         return flight.result()
+
+
+class SkewedStore(Store):
+    """A store of a process whose clock goes wrong by so many seconds."""
+
+    def __init__(self, table: str, connection: Connection, skew: float, node: int) -> None:
+        super().__init__(table, "ROW", connection)
+        self._mint = Mint(lambda: node, clock=lambda: time.time() + skew)
+
+    def mint(self) -> str:
+        return self._mint.mint("ROW")
 
 
 class CutReach(Reach):
@@ -214,7 +234,7 @@ class Overhearing:
         return found
 
     def _next(self) -> dict[str, Any]:
-        message: dict[str, Any] | None = self._pubsub.get_message(timeout=5.0)
+        message: dict[str, Any] | None = self._pubsub.get_message(timeout=30.0)
         assert message is not None, "what was published is not heard"
         return message
 

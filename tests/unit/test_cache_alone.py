@@ -590,8 +590,75 @@ def test_a_hard_timeout_ends_the_load_for_all_who_wait_and_what_comes_late_is_dr
             with pytest.raises(LoadTimeout, match="hard loader_timeout"):
                 each.result(PATIENCE)
     source.go.set()
+    eventually(lambda: not hanging(table), PATIENCE)
     assert table.peek(KEY) is None
     assert table.fetch(KEY, lambda: "next") == "next"
+
+
+def hanging(table: Table) -> Any:
+    return table._parts.hanging._all  # noqa: SLF001 - nothing tells of a thread that is left to itself
+
+
+def test_a_loader_that_hangs_takes_one_thread_a_key_whoever_calls_until_it_has_returned(source: Source) -> None:
+    table = alone(loader_timeout=0.02)
+    source.hold()
+    with pytest.raises(LoadTimeout):
+        table.fetch(KEY, source)
+    for ask in (table.fetch, table.refresh):
+        with pytest.raises(LoadTimeout, match="still runs"):
+            ask(KEY, source)
+    assert source.count == 1
+    # Of another key, nothing is known.
+    with pytest.raises(LoadTimeout, match="not returned within 0"):
+        table.fetch(OTHER, source)
+    assert (source.count, len(hanging(table))) == (2, 2)
+    # The child of a fork has none of the threads.
+    assert in_child(lambda: table.fetch(KEY, lambda: "child")) == "child"
+    source.go.set()
+    eventually(lambda: not hanging(table), PATIENCE)
+    assert table.fetch(KEY, source) == 3
+
+
+@pytest.mark.parametrize("hard", [None, 20.0])
+def test_the_stop_iteration_of_a_loader_reaches_its_callers_as_that(hard: float | None) -> None:
+    table, iterator = alone(loader_timeout=hard), iter(())
+    for ask in (table.fetch, table.refresh):
+        with pytest.raises(StopIteration):
+            ask(KEY, lambda: next(iterator))
+
+    def beside(key: str) -> Any:
+        # Asks for itself, and so is called without a flight.
+        return table.fetch(key, lambda: next(iterator))
+
+    with pytest.raises(StopIteration):
+        table.fetch(KEY, lambda: beside(KEY))
+    assert table.stats().errors == 4
+    assert table.fetch(KEY, lambda: "later") == "later"
+
+
+def test_the_stop_iteration_of_a_loader_reaches_who_waits_for_it_in_a_thread_and_in_a_task() -> None:
+    table, go, iterator = alone(), threading.Event(), iter(())
+
+    def load() -> Any:
+        go.wait(PATIENCE)
+        return next(iterator)
+
+    async def task() -> Any:
+        with pytest.raises(RuntimeError, match="StopIteration"):
+            await table.afetch(KEY, never)
+
+    async def never() -> Any:
+        raise AssertionError
+
+    with ThreadPoolExecutor(3) as pool:
+        leads = pool.submit(table.fetch, KEY, load)
+        waiting(table, 1)
+        waits = pool.submit(table.fetch, KEY, load), pool.submit(lambda: asyncio.run(task()))
+        waiting(table, 3)
+        go.set()
+        assert isinstance(leads.exception(PATIENCE), StopIteration)
+        assert isinstance(waits[0].exception(PATIENCE), StopIteration)
+        waits[1].result(PATIENCE)
 
 
 def test_a_hard_timeout_cancels_an_async_loader_and_its_own_timeouts_are_its_own() -> None:

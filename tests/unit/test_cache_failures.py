@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from echomq_tasks.cache.failures import pack, unpack
-from echomq_tasks.errors import LoadFailed
+from echomq_tasks.errors import JobCancelled, LoadFailed, LoadTimeout
 
 MADE: list[object] = []
 
@@ -134,3 +134,42 @@ def test_an_error_that_would_come_back_with_other_attributes_is_told_by_its_text
     assert type(found) is LoadFailed
     assert str(error) in str(found)
     assert MADE == []
+
+
+class Enough(JobCancelled):
+    """Means to this package what its parent does."""
+
+
+@pytest.mark.parametrize(
+    "told",
+    [
+        {"type": "sys:version.x"},
+        {"type": "echomq_tasks.errors:JobCancelled"},
+        {"type": "echomq_tasks.errors:Undecodable"},
+        {"type": "echomq_tasks.cache.reach:Away", "text": "", "args": []},
+        {"type": "echomq_tasks.cache.flight:Abandoned", "text": "", "args": []},
+        {"type": "echomq_tasks.cache.pilot:_Mine"},
+        {"type": f"{__name__}:Enough"},
+        {"type": "builtins:KeyboardInterrupt"},
+        {"type": "builtins:ValueError", "state": {"add_note": 5}},
+        {"type": "builtins:ValueError", "state": {"with_traceback": 5}},
+        {"type": "builtins:ExceptionGroup", "args": ["x", 1]},
+        {"type": "builtins:UnicodeDecodeError", "args": ["utf8", "x", 0, 1, "y"]},
+        {"type": "a\ud800:b"},
+        {"type": 5},
+    ],
+    ids=str,
+)
+def test_words_of_who_knows_what_are_told_as_the_failure_of_a_load(told: dict[str, Any]) -> None:
+    assert type(unpack(json.dumps({"text": "x", "args": ["x"], "state": {}, **told}).encode())) is LoadFailed
+
+
+@pytest.mark.parametrize("payload", [b"", b"\xff", b"[" * 100_000, b"null", b"9" * 9_000], ids=range(5))
+def test_what_cannot_be_read_is_told_as_the_failure_of_a_load(payload: bytes) -> None:
+    assert type(unpack(payload)) is LoadFailed
+
+
+@pytest.mark.parametrize("kind", [LoadTimeout, LoadFailed])
+def test_what_became_of_a_load_is_told_as_it_is(kind: type[Exception]) -> None:
+    found = unpack(pack(kind("late")))
+    assert (type(found), str(found)) == (kind, "late")

@@ -19,7 +19,7 @@ PUBLIC = {
         "Runner Subscription Tail buses_with_handlers keep_retention"
     ),
     "echomq_tasks.cache": "Codec Key KeyMaker PickleCodec PlainCodec Table TableStats TypedCodec tables",
-    "echomq_tasks.caching": "AsyncCachedFunction CacheInfo CachedDecorator CachedFunction cached",
+    "echomq_tasks.caching": "AsyncCachedFunction CacheInfo CacheWarning CachedDecorator CachedFunction cached",
     "echomq_tasks.connection": "Connection Server connect",
     "echomq_tasks.events": (
         "Announcing CACHE_EVENTS CONTROL_EVENTS CacheEvent EVENTS Event JOB_EVENTS QUEUE_EVENTS WORKER_EVENTS "

@@ -6,6 +6,7 @@ import asyncio
 import inspect
 import logging
 from collections.abc import Awaitable, Callable, Mapping
+from inspect import Signature
 from typing import Any
 
 from dramatiq import Actor
@@ -34,6 +35,51 @@ def check_invalidates(given: object) -> tuple[Callable[..., Any], ...]:
                 f"function of those arguments that invalidates what it wants, one or a list of them, not {shown(each)}"
             )
     return several
+
+
+def check_arguments(actor: Actor[..., Any]) -> None:
+    """Check that what an actor invalidates can be called with the arguments of its jobs.
+
+    Raises:
+      InvalidArgument: when it cannot.
+    """
+    # A batch is called with the arguments of many jobs at once, which tells nothing of those of one.
+    takes = None if "batch" in actor.options else _signature(actor.fn)
+    if takes is None:
+        return
+    for each in check_invalidates(actor.options.get("invalidates")):
+        called = _signature(each)
+        if called is None:
+            continue
+        for args, kwargs in _calls(takes):
+            try:
+                called.bind(*args, **kwargs)
+            except TypeError as error:
+                name = getattr(each, "__qualname__", None) or repr(each)
+                names = ", ".join(takes.parameters)
+                raise InvalidArgument(
+                    f"invalidates= of the actor {actor.actor_name!r}: {name} is called with the arguments of each job, "
+                    f"({names}), and does not take them: {error}. Give a function of these that drops what it wants, "
+                    f"with their defaults, as invalidates=lambda {names}: total.invalidate(…)"
+                ) from None
+
+
+def _signature(function: Callable[..., Any]) -> Signature | None:
+    try:
+        return inspect.signature(function)
+    except (TypeError, ValueError):
+        # Written in C, and it does not say what it takes.
+        return None
+
+
+def _calls(signature: Signature) -> list[tuple[list[str], dict[str, str]]]:
+    """The shortest call that a signature allows and the longest, but for what it takes any number of."""
+    calls = []
+    for least in (True, False):
+        asked = [each for each in signature.parameters.values() if not (least and each.default is not each.empty)]
+        args = [each.name for each in asked if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+        calls.append((args, {each.name: "" for each in asked if each.kind is each.KEYWORD_ONLY}))
+    return calls
 
 
 def invalidate_after(actors: Mapping[str, Actor[..., Any]], delivery: Delivery, verdict: Verdict | None) -> None:

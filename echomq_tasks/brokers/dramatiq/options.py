@@ -7,7 +7,7 @@ from typing import Any
 
 from dramatiq import Actor
 
-from echomq_tasks.brokers.dramatiq.invalidating import check_invalidates
+from echomq_tasks.brokers.dramatiq.invalidating import check_arguments, check_invalidates
 from echomq_tasks.brokers.dramatiq.uniqueness import check_unique
 from echomq_tasks.errors import InvalidArgument
 from echomq_tasks.events import chosen_events
@@ -40,6 +40,7 @@ def check_options(actor: Actor[..., Any]) -> None:
         if group is None:
             raise InvalidArgument("group_limit= bounds the lane of a group: give group= too")
     check_invalidates(options.get("invalidates"))
+    check_arguments(actor)
     if "events" in options:
         chosen_events(options["events"])
     check_unique(options.get("unique"), options.get("unique_key"), options.get("unique_ttl"))

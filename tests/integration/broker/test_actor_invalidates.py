@@ -180,3 +180,29 @@ def test_what_fails_is_logged_and_the_job_is_done_all_the_same(
 def test_what_cannot_be_invalidated_is_refused_when_the_actor_is_declared(broker: EchoMQBroker, given: object) -> None:
     with pytest.raises(InvalidArgument, match="invalidates= names cached functions"):
         actor(invalidates=given)(lambda: None)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [lambda customer: None, lambda customer, item: None, lambda customer, item, note, more: None, lambda: None],
+    ids=["too few", "not the one with a default", "too many", "none"],
+)
+def test_what_does_not_take_the_arguments_of_the_job_is_refused_when_the_actor_is_declared(
+    broker: EchoMQBroker, given: Callable[..., None]
+) -> None:
+    def place(customer: int, item: str, note: str = "") -> None: ...
+
+    for each in (given, cached(l2=False, name="each")(given)):
+        with pytest.raises(InvalidArgument, match=r"'place'.*\(customer, item, note\).*lambda customer, item, note:"):
+            actor(invalidates=[each])(place)
+
+
+def test_what_takes_them_in_its_own_way_is_not_refused(broker: EchoMQBroker) -> None:
+    takes = [
+        lambda *args, **kwargs: None,
+        lambda c, i, n="": None,
+        lambda customer, item, note="", *more, other=None: None,
+        dict,  # it does not say what it takes
+    ]
+    actor(invalidates=takes)(lambda customer, item, note="": None)
+    actor(invalidates=lambda x, *, y: None, actor_name="named")(lambda x, *, y: None)
