@@ -9,6 +9,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from typing import Any
 
 import dramatiq
 import redis
@@ -17,13 +18,11 @@ Figures = dict[str, float]
 
 
 def make_broker(name: str, url: str) -> dramatiq.Broker:
-    """`echomq`, or `redis` with Dramatiq's prefetch as it is, or `redis-500` with more of it.
+    """`echomq` or `redis`.
 
-    A broker `echomq-batch` is ours, with an actor that takes a hundred messages a call.
+    `own` is ours under our own worker; `echomq-batch` is ours, with an actor that takes a hundred messages a call.
     """
-    if name == "redis-500":
-        os.environ["dramatiq_queue_prefetch"] = "500"
-    if name.startswith("redis"):
+    if name == "redis":
         from dramatiq.brokers.redis import RedisBroker
 
         return RedisBroker(url=url)
@@ -36,6 +35,7 @@ class Bench:
     """A broker with one actor, and what it has seen."""
 
     def __init__(self, name: str, url: str) -> None:
+        self.name = name
         self.broker = make_broker(name, url)
         self.client = redis.Redis.from_url(url)
         dramatiq.set_broker(self.broker)
@@ -77,69 +77,13 @@ class Bench:
         if self.ran >= self.expected:
             self.done.set()
 
-    def worker(self) -> dramatiq.Worker:
-        from dramatiq.worker import Worker
+    def worker(self) -> Any:
+        """A worker of eight threads: ours where that is measured, else Dramatiq's."""
+        if self.name == "own":
+            from echomq_tasks.worker import Worker as OwnWorker
 
-        return Worker(self.broker, worker_threads=8)
-
-
-def enqueue(bench: Bench, jobs: int) -> Figures:
-    """Send one by one, from one thread."""
-    bench.nothing.send(1, 2)
-    begin = time.perf_counter()
-    for _ in range(jobs):
-        bench.nothing.send(1, 2)
-    return {"jobs/s": jobs / (time.perf_counter() - begin)}
-
-
-def bulk(bench: Bench, jobs: int) -> Figures:
-    """Send many: enqueue_many where there is one, else one by one."""
-    messages = [bench.nothing.message(1, 2) for _ in range(jobs)]
-    begin = time.perf_counter()
-    if hasattr(bench.broker, "enqueue_many"):
-        bench.broker.enqueue_many(messages)
-    else:
-        for message in messages:
-            bench.broker.enqueue(message)
-    return {"jobs/s": jobs / (time.perf_counter() - begin)}
-
-
-def drain(bench: Bench, jobs: int) -> Figures:
-    """Work off a full queue with 8 threads: rate, worker CPU and server CPU a job, server memory a waiting job."""
-    base = bench.client.info("memory")["used_memory"]
-    for _ in range(jobs):
-        bench.nothing.send(1, 2)
-    memory = bench.client.info("memory")["used_memory"] - base
-    bench.expected = jobs
-    worker = bench.worker()
-    server_cpu, cpu, begin = _server_cpu(bench), time.process_time(), time.perf_counter()
-    worker.start()
-    assert bench.done.wait(300)
-    bench.broker.join("default")
-    seconds = time.perf_counter() - begin
-    figures = {
-        "jobs/s": jobs / seconds,
-        "worker us/job": (time.process_time() - cpu) / jobs * 1e6,
-        "server us/job": (_server_cpu(bench) - server_cpu) / jobs * 1e6,
-        "bytes/waiting job": memory / jobs,
-    }
-    worker.stop()
-    return figures
-
-
-def pickup(bench: Bench, jobs: int) -> Figures:
-    """Milliseconds from send to start on an idle worker, one job every 50 ms."""
-    worker = bench.worker()
-    worker.start()
-    time.sleep(2)
-    for _ in range(max(jobs // 50, 60)):
-        bench.done.clear()
-        bench.clock.send(time.time())
-        assert bench.done.wait(30)
-        time.sleep(0.05)
-    worker.stop()
-    delays = sorted(delay * 1000 for delay in bench.delays)
-    return {"p50 ms": statistics.median(delays), "p99 ms": delays[int(len(delays) * 0.99) - 1]}
+            return OwnWorker(self.broker, worker_threads=8)
+        return dramatiq.Worker(self.broker, worker_threads=8)
 
 
 def delayed(bench: Bench, jobs: int) -> Figures:
@@ -217,44 +161,8 @@ def batched(bench: Bench, jobs: int) -> Figures:
     return {"jobs/s": jobs / seconds}
 
 
-def idle(bench: Bench, jobs: int) -> Figures:
-    """What an idle worker asks of the server and the machine, over ten seconds; commands inside scripts count too."""
-    bench.nothing.send(1, 2)
-    # What the server gets without a worker: an embedded one is asked for its clients by its keeper.
-    before, begin = _commands(bench), time.perf_counter()
-    time.sleep(5)
-    others = (_commands(bench) - before) / (time.perf_counter() - begin)
-    worker = bench.worker()
-    worker.start()
-    bench.broker.join("default")
-    time.sleep(3)
-    commands, cpu, begin = _commands(bench), time.process_time(), time.perf_counter()
-    time.sleep(10)
-    seconds = time.perf_counter() - begin
-    figures = {
-        "commands/s": (_commands(bench) - commands) / seconds - others,
-        "CPU %": (time.process_time() - cpu) / seconds * 100,
-    }
-    worker.stop()
-    return figures
-
-
-def _commands(bench: Bench) -> int:
-    return int(bench.client.info("stats")["total_commands_processed"])
-
-
-def _server_cpu(bench: Bench) -> float:
-    info = bench.client.info("cpu")
-    return float(info["used_cpu_sys"]) + float(info["used_cpu_user"])
-
-
 MEASURES: dict[str, Callable[[Bench, int], Figures]] = {
-    "enqueue": enqueue,
-    "bulk": bulk,
-    "drain": drain,
-    "pickup": pickup,
     "delayed": delayed,
-    "idle": idle,
     "lonely": lonely,
     "result": result,
     "batched": batched,

@@ -10,6 +10,7 @@ from echomq_tasks.connection import Connection, connect
 from echomq_tasks.current import current_job
 from echomq_tasks.errors import EchoMQError, JobCancelled
 from echomq_tasks.queue import NewJob, Queue
+from echomq_tasks.worker import Worker
 
 __all__ = [
     "Bus",
@@ -18,6 +19,7 @@ __all__ = [
     "JobCancelled",
     "NewJob",
     "Queue",
+    "Worker",
     "__version__",
     "actor",
     "cached",

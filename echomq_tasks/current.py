@@ -46,7 +46,11 @@ class CurrentJob:
         self._decode = decode
         self._has_lost = has_lost
         self._cancelled = False
+        # Whether its function has been told so.
+        self._aware = False
         self._ask_at = 0.0
+        #: Why its coroutine is cancelled: ``TimeLimitExceeded``, ``Shutdown`` or ``JobCancelled``; None when it is not.
+        self.interrupted: BaseException | None = None
         #: Called with what :meth:`progress` noted, for the signal.
         self.on_progress: Callable[[str], None] | None = None
 
@@ -79,12 +83,18 @@ class CurrentJob:
             except ServerError:
                 # A job need not fail because nobody can tell whether it was cancelled.
                 return False
+        self._aware = self._cancelled
         return self._cancelled
 
     @property
     def told_cancelled(self) -> bool:
         """Whether it is known that it was asked to stop; never asks the server."""
         return self._cancelled
+
+    @property
+    def unaware(self) -> bool:
+        """True when it was asked to stop and its function has not asked since."""
+        return self._cancelled and not self._aware
 
     def tell_cancelled(self) -> None:
         """Note that it was asked to stop, learned with the renewal of its lease."""

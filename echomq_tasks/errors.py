@@ -42,9 +42,12 @@ class EchoMQError(Exception):
     Attributes:
       admitted: when a call that admits several jobs, or appends several records, failed half-way, the ids of those that
         are in.
+      offered: the ids under which such a call offered all of its jobs, in their order: those that are not in
+        ``admitted`` may be in too.
     """
 
     admitted: tuple[str, ...] = ()
+    offered: tuple[str, ...] = ()
 
 
 class ConfigError(EchoMQError, ValueError):
@@ -147,7 +150,7 @@ class Undecodable(EchoMQError, ValueError):
 
 
 class LoadFailed(EchoMQError):
-    """The loader of a cached value raised in another process, what cannot be made again here; the text tells what."""
+    """The loader of a cached value raised in another process, not to be raised here; the text tells what."""
 
 
 class LoadTimeout(EchoMQError, TimeoutError):

@@ -36,6 +36,8 @@ WORKER_EVENTS: Final = ("worker_started", "worker_stopping", "worker_stopped")
 QUEUE_EVENTS: Final = ("paused", "resumed", "drained")
 #: What is rare, and done by a hand: announced also where nobody has chosen.
 CONTROL_EVENTS: Final = frozenset({*QUEUE_EVENTS, "cancelled", "removed"})
+#: How a job gets in.
+_ADMISSIONS = frozenset({"enqueued", "scheduled"})
 #: How a run ends.
 _ENDS = frozenset({"completed", "retried", "failed"})
 #: What happens to cached functions: told to receivers in their process alone, as a :class:`CacheEvent`.
@@ -260,6 +262,8 @@ class Announcing:
         self._more = more
         #: Whether anything is announced.
         self.announces = bool(self.events or self._actors)
+        #: Whether admissions are announced.
+        self.tells_admissions = bool(self.events & _ADMISSIONS or self._actors)
         #: Whether an event may tell more of a run's end than its row says; what is told then is made beforehand.
         self.tells_ends = bool(self.events & _ENDS or self._actors)
 

@@ -4,34 +4,6 @@
 -- are. The table that event_begin answers goes wherever something may happen that is announced. A caller that names no
 -- log uses the one that `meta.events_log` names, so that what a hand does is in it too.
 
--- Take the caller's wishes off ARGV, so that what is left are the script's own arguments.
-local function event_begin()
-  local count = tonumber(ARGV[#ARGV])
-  ARGV[#ARGV] = nil
-  local call = {texts = {}}
-  if count == 0 then return call end
-  local first = #ARGV - count + 1
-  local more = ARGV[first + 1]
-  local ms, low = string.match(more, '^(%d+)-(%d+)$')
-  if ms then
-    call.ms, call.low = tonumber(ms), tonumber(low)
-  else
-    more = cjson.decode(more)
-    call.actors, call.log, call.ms, call.low, call.sharded = more.actors, more.log, more.ms, more.low, more.sharded
-  end
-  call.top = {}
-  call.names = ARGV[first]
-  for i = first + 2, #ARGV do call.texts[#call.texts + 1] = ARGV[i] end
-  for i = #ARGV, first, -1 do ARGV[i] = nil end
-  return call
-end
-
--- The server's time of this call.
-local function event_now(call)
-  if not call.now then call.now = clock_ms() end
-  return call.now
-end
-
 -- Any bytes as a string of JSON: cjson passes them on as they are, and what is no UTF-8 is no JSON.
 local function event_quote(bytes)
   if string.find(bytes, '[\128-\255]') then
@@ -75,13 +47,6 @@ local function event_actor(payload)
   return read and type(fields) == 'table' and type(fields.actor_name) == 'string' and fields.actor_name or nil
 end
 
--- Whether `name` is wanted; of a job of `actor`, when it is known.
-local function event_wanted(call, name, actor)
-  if not call.names then return false end
-  local names = actor and call.actors and call.actors[actor] or call.names
-  return string.find(names, ' ' .. name .. ' ', 1, true) ~= nil
-end
-
 -- Announce: in the log first, whose record's id the live event carries. `rest` are more fields as JSON, each behind a
 -- comma. What cannot be announced must not harm the transition; answers what PUBLISH did.
 local function event_say(base, call, name, id, rest)
@@ -94,6 +59,10 @@ local function event_say(base, call, name, id, rest)
   end
   if call.log then
     local read, found = pcall(cjson.decode, text)
+    if call.stamp then
+      local ms, low = string.match(call.stamp, '^(%d+)-(%d+)$')
+      call.ms, call.low, call.stamp = tonumber(ms), tonumber(low), nil
+    end
     if read then
       local fields = {}
       for field, value in pairs(found) do
@@ -109,8 +78,7 @@ end
 
 -- Announce what happened to a job whose payload and attempts are known.
 local function event_job(base, call, name, id, payload, attempts, rest)
-  -- Without actors of their own minds, most names are known to be unwanted before the payload is looked at.
-  if not call.names or not (call.actors or event_wanted(call, name)) then return end
+  if not event_heard(call, name) then return end
   local actor = event_actor(payload or '')
   if not event_wanted(call, name, actor) then return end
   event_say(base, call, name, id, (actor and ',"actor":' .. event_quote(actor) or '') .. ',"attempt":"' ..
@@ -119,7 +87,7 @@ end
 
 -- Announce what happened to a job, by what its row says: before the row goes.
 local function event_row(base, call, name, id, rest)
-  if not call.names or not (call.actors or event_wanted(call, name)) then return end
+  if not event_heard(call, name) then return end
   local fields = row_read(base .. 'job:' .. id, 'payload', 'attempts')
   event_job(base, call, name, id, fields[1], fields[2], rest)
 end
@@ -135,7 +103,7 @@ end
 -- Announce the end of a run, of which the caller's text for this entry tells. It spares reading the row when it names
 -- the actor.
 local function event_end(base, call, name, id, text, attempts)
-  if not call.names or not (call.actors or event_wanted(call, name)) then return end
+  if not event_heard(call, name) then return end
   local actor = text and event_teller(text)
   if not actor then
     event_row(base, call, name, id, text)

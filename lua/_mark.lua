@@ -17,13 +17,15 @@ end
 -- this one, which then has nobody left to read its answer.
 local function mark_read(base, caller, nonce)
   local mark = redis.call('HGET', base .. 'replies', caller)
-  local last_call, last_try, answer = string.match(mark or '', '^(%d+)%.(%d+) ?(.*)$')
+  if not mark then return nil, false end
+  local last_call, last_try = string.match(mark, '^(%d+)%.(%d+)')
   local call, try = string.match(nonce, '^(%d+)%.(%d+)$')
   if not last_call or not call then return nil, false end
-  last_call, last_try, call, try = tonumber(last_call), tonumber(last_try), tonumber(call), tonumber(try)
-  if last_call > call or (last_call == call and last_try > try) then return nil, true end
+  last_call, call = tonumber(last_call), tonumber(call)
   if last_call < call then return nil, false end
+  if last_call > call or tonumber(last_try) > tonumber(try) then return nil, true end
   local words = {}
-  for word in string.gmatch(answer, '%S+') do words[#words + 1] = word end
+  -- Behind the nonce, of which another try may have been longer.
+  for word in string.gmatch(string.match(mark, '^[%d.]+(.*)$'), '%S+') do words[#words + 1] = word end
   return words, false
 end

@@ -1,34 +1,28 @@
 #!lua flags=allow-oom
 -- Claim up to n waiting jobs, flat and ring in turn, under the queue's pause, rate and concurrency ceilings.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: n, lease ms, lock form ("field" | "key"), caller, nonce; last the caller's wishes (see _event)
+-- ARGV: n, lease ms, lock form ("setex" | "field" | "key", see _lock), caller, nonce; last the caller's wishes (see _event)
 -- RETURNS: {ms until this queue is worth another look or -1, chores (1 repeats are due + 2 the outbox holds something), {id, payload, token, group or "", failures, stalled, 1 for a flow child}, ...}
 -- ERRORS: none
 -- WRITES: replies; schedule (due jobs are promoted first), pending, g:*:pending, ring, gactive, row, active, limiter, wake, meta.turn, meta.share; de:<dedup id>; cancelled jobs go, as in job_cancel; announces
 -- COST: O(n log m)
+-- @include _order
 -- @include _row
 -- @include _clock
--- @include _log
--- @include _event
+-- @include _wishes
 -- @include _wake
--- @include _lane
--- @include _unique
--- @include _place
--- @include _promote
--- @include _flow
--- @include _forget
 -- @include _lock
 -- @include _mark
 local call = event_begin()
-local base, n, lease, as_field = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3] == 'field'
+local base, n, lease, form = KEYS[1], tonumber(ARGV[1]), tonumber(ARGV[2]), ARGV[3]
 local now = event_now(call)
 local claimed, leases, taken = {}, {}, {}
 local held = 0
 local dropped = 0
 
 local function take(id, token, fields, group)
-  claimed[#claimed + 1] = {id, fields[1] or '', token, group or '', row_count(fields[2]), row_count(fields[3]),
-    fields[6] and 1 or 0}
+  claimed[#claimed + 1] = {id, fields[1] or '', token, group or '', fields[2] and row_count(fields[2]) or 0,
+    fields[3] and row_count(fields[3]) or 0, fields[6] and 1 or 0}
   leases[#leases + 1] = now + lease
   leases[#leases + 1] = id
   taken[#taken + 1] = id .. ' ' .. token
@@ -53,16 +47,94 @@ local function answer(look_again, chores)
   return claimed
 end
 
--- A worker that is told of chores does them, so they need no timer of their own.
-local owed_chore = redis.call('EXISTS', base .. 'flow:outbox') * 2
 local meta = redis.call('HMGET', base .. 'meta', 'paused', 'max', 'concurrency', 'duration', 'turn', 'share')
 local paused = meta[1] and meta[1] ~= '0'
-
 -- Sent again after its answer was lost: what it had taken is handed out now, and given back where there is no room, or
 -- where the queue was paused meanwhile.
 local lost, late = mark_read(base, ARGV[4], ARGV[5])
 -- A try that comes after the next one must not take or give back what that one has handed out.
 if late then return {-1, 0} end
+
+local function scheduled_first()
+  return tonumber(redis.call('ZRANGE', base .. 'schedule', 0, 0, 'WITHSCORES')[2])
+end
+
+-- Most queues have none of these most of the time, and one look tells.
+local owed_chore, next_due, next_repeat, ring = 0, nil, nil, 0
+if redis.call('EXISTS', base .. 'flow:outbox', base .. 'schedule', base .. 'repeat', base .. 'ring') > 0 then
+  -- A worker that is told of chores does them, so they need no timer of their own.
+  owed_chore = redis.call('EXISTS', base .. 'flow:outbox') * 2
+  next_due = scheduled_first()
+  next_repeat = tonumber(redis.pcall('ZRANGE', base .. 'repeat', 0, 0, 'WITHSCORES')[2])
+  ring = redis.call('EXISTS', base .. 'ring')
+end
+local look_again = -1
+
+local function look_in(ms)
+  if ms >= 0 and (look_again < 0 or ms < look_again) then look_again = ms end
+end
+
+-- The last of a claim: the tokens that the workers are owed, and the answer. `full` when it got all there was room for.
+local function leave(none_waiting, full, promoted)
+  if next_due then look_in(math.max(next_due - now, 0)) end
+  local chores = dropped > 0 and redis.call('EXISTS', base .. 'flow:outbox') * 2 or owed_chore
+  if next_repeat then
+    if next_repeat <= now then chores = chores + 1 else look_in(next_repeat - now) end
+  end
+  if none_waiting or full then
+    redis.call('DEL', base .. 'wake')
+    -- The claimer is about to be busy: another parked worker must know of the next run-at in its place. One that is
+    -- further off than this it learns in time by itself, on its beat.
+    local next_look = math.min(next_due or math.huge, next_repeat or math.huge)
+    if #claimed > 0 and next_look - now < 10000 then wake(base, 1) end
+  elseif promoted > #claimed then
+    wake(base, promoted - #claimed)
+  elseif redis.call('EXISTS', base .. 'wake') == 0 then
+    -- Jobs wait and no token is left: more workers are parked than tokens fit, or one died with a token in its hand.
+    wake(base, 1)
+  end
+  return answer(look_again, chores)
+end
+
+-- Whether this is an id of the wire: what is none would be refused when it is settled, and its neighbours with it.
+local function is_id(text, kind)
+  if #text ~= 14 or not string.find(text, '^%u%u%u%w+$') or (kind and string.sub(text, 1, 3) ~= kind) then
+    return false
+  end
+  -- Below a first digit of A all are, and so are the ids of the next sixty years.
+  return string.byte(text, 4) < 65 or id_below(string.sub(text, 4), 'AzL8n0Y58m8')
+end
+
+-- Claim a job, when nothing is to be said or done of it but that.
+local function claim_plain(id)
+  if not is_id(id, 'JOB') then return false end
+  local row = base .. 'job:' .. id
+  local fields = row_read(row, 'payload', 'failures', 'stalled', 'state', 'attempts', 'parent', 'unique', 'cancel')
+  if not fields[4] or fields[8] or fields[7] == 'start' then return false end
+  local token = row_count(fields[5]) + 1
+  lock_claim(row, token, lease, form)
+  take(id, token, fields)
+  return true
+end
+
+-- Most claims are of flat jobs, without ceilings, and nobody listens. The rest, and the time that it takes to define it,
+-- is for the others: from the first job on of which there is more to do, so that all are handed out in their order.
+local popped, at = {}, 1
+if not lost and not paused and not (meta[2] or meta[3] or meta[6]) and ring == 0 and not (next_due and next_due <= now)
+  and not event_heard(call, 'started') then
+  popped = redis.call('ZPOPMIN', base .. 'pending', n)
+  while popped[at] and claim_plain(popped[at]) do at = at + 2 end
+  hold()
+  if at > #popped then return leave(#claimed < n or redis.call('EXISTS', base .. 'pending') == 0, false, 0) end
+end
+-- @include _log
+-- @include _event
+-- @include _lane
+-- @include _unique
+-- @include _place
+-- @include _promote
+-- @include _flow
+-- @include _forget
 if lost then
   local given_back = 0
   for i = 1, #lost, 2 do
@@ -70,7 +142,7 @@ if lost then
     local fields = row_read(row, 'payload', 'failures', 'stalled', 'state', 'attempts', 'parent', 'group')
     if fields[4] == 'active' and fields[5] == lost[i + 1] then
       if #claimed < n and not paused then
-        lock_renew(row, fields[5], lease, as_field)
+        lock_renew(row, fields[5], lease, form)
         take(lost[i], row_count(fields[5]), fields, fields[7])
       else
         place_back(base, lost[i])
@@ -88,22 +160,12 @@ if paused then
   return {-1, owed_chore}
 end
 
-local function scheduled_first()
-  return tonumber(redis.call('ZRANGE', base .. 'schedule', 0, 0, 'WITHSCORES')[2])
-end
-
-local next_due, promoted = scheduled_first(), 0
+local promoted = 0
 if next_due and next_due <= now then
   promoted = promote_due(base, now, math.max(n, 100))
   next_due = scheduled_first()
 end
 local duration = math.max(row_whole(meta[4]) or 1000, 1)
-local next_repeat = tonumber(redis.pcall('ZRANGE', base .. 'repeat', 0, 0, 'WITHSCORES')[2])
-local look_again = -1
-
-local function look_in(ms)
-  if ms >= 0 and (look_again < 0 or ms < look_again) then look_again = ms end
-end
 
 -- Ceilings: `max` jobs a limiter window, `concurrency` jobs active at once.
 local room, spent = n, false
@@ -125,11 +187,6 @@ if max then
 end
 if concurrency then room = math.min(room, concurrency - redis.call('ZCARD', base .. 'active')) end
 
--- Whether this is an id of the wire: what is none would be refused when it is settled, and its neighbours with it.
-local function is_id(text, kind)
-  return #text == 14 and string.find(text, '^%u%u%u%w+$') ~= nil and (not kind or string.sub(text, 1, 3) == kind)
-end
-
 local function claim(id, group)
   if not is_id(id, 'JOB') then return false end
   local row = base .. 'job:' .. id
@@ -145,7 +202,7 @@ local function claim(id, group)
   end
   if fields[7] == 'start' then unique_release(base, id) end
   local token = row_count(fields[5]) + 1
-  lock_claim(row, token, lease, as_field)
+  lock_claim(row, token, lease, form)
   take(id, token, fields, group)
   event_job(base, call, 'started', id, fields[1], token)
   return true
@@ -207,12 +264,16 @@ local function claim_ring(count)
   return true
 end
 
+for i = at, #popped, 2 do claim(popped[i]) end
+hold()
+
 local none_waiting = false
 if room > 0 then
-  local ring = redis.call('LLEN', base .. 'ring')
+  ring = redis.call('LLEN', base .. 'ring')
   if ring == 0 then
     if meta[6] then redis.call('HDEL', base .. 'meta', 'share') end
-    none_waiting = claim_flat(room) < room or redis.call('EXISTS', base .. 'pending') == 0
+    local wanted = room - #claimed
+    none_waiting = claim_flat(wanted) < wanted or redis.call('EXISTS', base .. 'pending') == 0
     if dropped > 0 then
       -- A parent that waited for one of them may wait for a worker now.
       none_waiting = redis.call('EXISTS', base .. 'pending') == 0 and redis.call('EXISTS', base .. 'ring') == 0
@@ -251,21 +312,4 @@ if max and #claimed > 0 then
   end
 end
 
-if next_due then look_in(math.max(next_due - now, 0)) end
-local chores = dropped > 0 and redis.call('EXISTS', base .. 'flow:outbox') * 2 or owed_chore
-if next_repeat then
-  if next_repeat <= now then chores = chores + 1 else look_in(next_repeat - now) end
-end
-if none_waiting or room <= 0 then
-  redis.call('DEL', base .. 'wake')
-  -- The claimer is about to be busy: another parked worker must know of the next run-at in its place. One that is
-  -- further off than this it learns in time by itself, on its beat.
-  local next_look = math.min(next_due or math.huge, next_repeat or math.huge)
-  if #claimed > 0 and next_look - now < 10000 then wake(base, 1) end
-elseif promoted > #claimed then
-  wake(base, promoted - #claimed)
-elseif redis.call('EXISTS', base .. 'wake') == 0 then
-  -- Jobs wait and no token is left: more workers are parked than tokens fit, or one died with a token in its hand.
-  wake(base, 1)
-end
-return answer(look_again, chores)
+return leave(none_waiting, room <= 0, promoted)

@@ -9,6 +9,7 @@
 -- @include _row
 -- @include _clock
 -- @include _log
+-- @include _wishes
 -- @include _event
 -- @include _settle
 -- @include _wake

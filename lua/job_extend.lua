@@ -1,7 +1,7 @@
 #!lua flags=allow-oom
 -- Renew the leases of all jobs a process holds: one TIME, one deadline.
 -- KEYS[1] base   prefix  the queue base emq:{q}:
--- ARGV: lease ms, lock form ("field" | "key"), then per job id, token
+-- ARGV: lease ms, lock form ("setex" | "field" | "key", see _lock), then per job id, token
 -- RETURNS: per job "ok", "cancel" (renewed, and asked to stop), "gone" or "stale"; a job whose lease ran out and that waits again is "stale"
 -- ERRORS: EMQKIND
 -- WRITES: active, row.lock | row:lock
@@ -13,7 +13,7 @@
 local refusal = settle_kinds(3, 2)
 if refusal then return refusal end
 
-local base, lease, as_field = KEYS[1], tonumber(ARGV[1]), ARGV[2] == 'field'
+local base, lease, form = KEYS[1], tonumber(ARGV[1]), ARGV[2]
 local deadline = clock_ms() + lease
 local verdicts = {}
 for i = 3, #ARGV, 2 do
@@ -24,7 +24,7 @@ for i = 3, #ARGV, 2 do
     if fields[2] == 'active' then
       verdict = fields[3] and 'cancel' or 'ok'
       redis.call('ZADD', base .. 'active', deadline, id)
-      lock_renew(row, ARGV[i + 1], lease, as_field)
+      lock_renew(row, ARGV[i + 1], lease, form)
     else
       verdict = 'stale'
     end

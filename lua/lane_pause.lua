@@ -9,6 +9,7 @@
 -- @include _row
 -- @include _clock
 -- @include _log
+-- @include _wishes
 -- @include _event
 local call = event_begin()
 local base, group = KEYS[1], ARGV[1]

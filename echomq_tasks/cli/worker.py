@@ -1,26 +1,36 @@
-"""``echomq worker``: run actors, with Dramatiq's worker and its process supervision."""
+"""``echomq worker``: run actors, in processes that are started, watched and replaced from one."""
 
 from __future__ import annotations
 
 import argparse
+import math
 import os
-import sys
 from typing import TYPE_CHECKING
 
-from dramatiq import cli as dramatiq_cli
-
-from echomq_tasks.cli.arguments import add_command
+from echomq_tasks.cli.arguments import add_command, count, duration
 from echomq_tasks.cli.modules import missing_module
+from echomq_tasks.cli.terminal import note
 from echomq_tasks.config import Config
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
+    from echomq_tasks.worker.settings import Settings
+
+#: Exit codes: what was named cannot be run; another process has the pid file. Dramatiq's are the same.
+_CANNOT_RUN = 2
+_PID_FILE = 4
+
 _DESCRIPTION = (
     "Run the actors that modules declare, in several processes with several threads each, until Ctrl-C or SIGTERM, "
-    "which lets running jobs finish and gives the rest back; SIGHUP restarts with fresh code."
+    "which lets running jobs finish and gives the rest back; a second one ends them at once. SIGHUP loads the code "
+    "again, one process after the other. A process that dies is replaced."
 )
-_EPILOG = "`dramatiq MODULE` runs the same modules and has more options: pid file, log file, shutdown timeout, ..."
+_EPILOG = (
+    "Exit codes: 0 when everything ended as it was asked to, 1 when running jobs were cut short, 2 when a module "
+    "cannot be imported, 3 when the server refuses, 4 when the pid file is another process's. "
+    "`dramatiq MODULE` runs the same modules with Dramatiq's own worker."
+)
 
 
 def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -43,36 +53,144 @@ def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     command.add_argument(
         "--url", help="the server of actors that set no broker (default: EMQ_URL, else the embedded server)"
     )
+    _add_work(command)
+    _add_ends(command)
+    _add_surroundings(command)
+
+
+def _add_work(command: argparse.ArgumentParser) -> None:
     command.add_argument(
-        "--queues", "-Q", nargs="+", metavar="QUEUE", help="only these of the declared queues (default: all)"
+        "--queues",
+        "-Q",
+        nargs="+",
+        metavar="QUEUE",
+        help="only these of the declared queues, with spaces or commas between (default: all)",
     )
     command.add_argument(
-        "--processes", "-p", type=_positive, default=os.cpu_count() or 1, help="worker processes (default: %(default)s)"
+        "--processes", "-p", type=count, default=_processors(), help="worker processes (default: %(default)s)"
     )
-    command.add_argument("--threads", "-t", type=_positive, default=8, help="threads a process (default: %(default)s)")
+    command.add_argument(
+        "--threads", "-t", type=count, default=8, help="threads a process, for plain actors (default: %(default)s)"
+    )
+    command.add_argument(
+        "--concurrency",
+        type=count,
+        default=100,
+        metavar="N",
+        help="how many async actors run at once in a process (default: %(default)s)",
+    )
     command.add_argument(
         "--path",
         "-P",
-        action="append",
+        nargs="+",
+        action="extend",
         default=["."],
         metavar="DIR",
-        help="import from this directory too, beside the current one",
+        help="import from these directories too, beside the current one",
+    )
+
+
+def _add_ends(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--grace",
+        type=duration,
+        default=30.0,
+        metavar="SECONDS",
+        help="how long running jobs may take to finish once it is told to stop; then they are given back, to run "
+        "again (default: 30)",
     )
     command.add_argument(
-        "--watch",
-        metavar="DIR",
-        help='restart when a source file in this directory changes; needs `pip install "dramatiq[watch]"`',
+        "--worker-shutdown-timeout",
+        dest="grace",
+        type=_milliseconds,
+        default=argparse.SUPPRESS,
+        metavar="MS",
+        help="the same in milliseconds, as Dramatiq's command has it",
+    )
+    command.add_argument(
+        "--max-jobs",
+        type=count,
+        metavar="N",
+        help="replace a process when it has run about so many jobs; what runs in it is finished",
+    )
+    command.add_argument(
+        "--max-memory",
+        type=_mebibytes,
+        metavar="MIB",
+        help="replace a process when it takes more resident memory; what runs in it is finished",
+    )
+    command.add_argument(
+        "--watch", metavar="DIR", help="load the code again when a source file in this directory changes"
+    )
+    command.add_argument(
+        "--watch-use-polling", action="store_true", help="as it always does: taken because Dramatiq's command has it"
+    )
+    command.add_argument(
+        "--watch-include",
+        "-i",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="files that count beside *.py, as 'templates/*.html'",
+    )
+    command.add_argument(
+        "--watch-exclude", "-x", action="append", default=[], metavar="PATTERN", help="files that do not count"
+    )
+
+
+def _add_surroundings(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--pid-file", metavar="FILE", help="write the main process's id into this file")
+    command.add_argument(
+        "--log-file", metavar="FILE", help="add all that is logged or printed to this file; SIGHUP opens it again"
+    )
+    command.add_argument(
+        "--skip-logging", action="store_true", help="leave logging in the worker processes to the modules"
+    )
+    command.add_argument(
+        "--use-spawn",
+        action="store_true",
+        help="start processes with a fresh interpreter instead of a fork; on macOS they always are",
+    )
+    command.add_argument(
+        "--fork-function",
+        "-f",
+        action="append",
+        default=[],
+        metavar="MODULE:FUNCTION",
+        help="run this function in a process of its own, beside those that middleware asks for",
+    )
+    command.add_argument(
+        "--worker-fork-timeout",
+        type=_milliseconds,
+        metavar="MS",
+        help="not needed: such functions start once all processes have booted. Taken because Dramatiq's command has it",
     )
     command.add_argument("--verbose", "-v", action="count", default=0, help="log more")
 
 
-def _positive(text: str) -> int:
+def _processors() -> int:
+    """How many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _milliseconds(text: str) -> float:
+    """Seconds, of a number of milliseconds."""
     try:
-        number = int(text)
+        number = float(text)
     except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number from 1 up, not {text!r}")
+        number = math.nan
+    if not 0 <= number < 10**12:
+        raise argparse.ArgumentTypeError(f"must be a number of milliseconds, not {text!r}")
+    return number / 1000
+
+
+def _mebibytes(text: str) -> float:
+    try:
+        number = float(text)
+    except ValueError:
+        number = math.nan
+    if not 1 <= number < 10**9:
+        raise argparse.ArgumentTypeError(f"must be a number of MiB from 1 up, not {text!r}")
     return number
 
 
@@ -82,24 +200,76 @@ def run(options: argparse.Namespace) -> int:
     Raises:
       ConfigError: when ``--url`` is wrong.
     """
-    # Both are checked here: found by the worker processes, each of them would fail, with a traceback.
+    # Checked here, where nothing is imported: found by the worker processes it would be a traceback.
     for name in (options.broker, *options.modules):
         if problem := missing_module(name, options.path):
-            print(f"echomq: {problem}", file=sys.stderr)
-            return 2
+            note(problem)
+            return _CANNOT_RUN
+    if problem := _wrong(options):
+        note(problem)
+        return _CANNOT_RUN
     if options.url is not None:
         Config.parse(options.url)
-        # The worker processes are forked from here and make their own connections.
+        # The processes that are started make their own connections.
         os.environ["EMQ_URL"] = options.url
-    arguments = [options.broker, *options.modules]
-    arguments += ["--processes", str(options.processes), "--threads", str(options.threads)]
-    # Once, with all of them: Dramatiq keeps the last --path only.
-    arguments += ["--path", *options.path]
-    if options.queues:
-        arguments += ["--queues", *options.queues]
-    if options.watch:
-        arguments += ["--watch", options.watch]
-    arguments += ["--verbose"] * options.verbose
-    # On SIGHUP Dramatiq executes sys.argv again, and a module run with `python -m` is no program.
-    sys.argv[:1] = [sys.executable, "-m", "echomq_tasks"]
-    return int(dramatiq_cli.main(dramatiq_cli.make_argument_parser().parse_args(arguments)) or 0)
+    return _supervise(_settings(options))
+
+
+def _wrong(options: argparse.Namespace) -> str | None:
+    for name in options.fork_function:
+        if not all(name.partition(":")):
+            return f"a function is named as MODULE:FUNCTION, not {name!r}"
+    if options.watch is not None and not os.path.isdir(options.watch):
+        return f"{options.watch!r} is no directory to watch"
+    return None
+
+
+def _settings(options: argparse.Namespace) -> Settings:
+    from echomq_tasks.worker.settings import Settings
+
+    queues = [name for text in options.queues or () for name in text.split(",") if name]
+    return Settings(
+        broker=options.broker,
+        modules=tuple(options.modules),
+        path=tuple(options.path),
+        queues=tuple(dict.fromkeys(queues)),
+        processes=options.processes,
+        threads=options.threads,
+        concurrency=options.concurrency,
+        grace=options.grace,
+        max_jobs=options.max_jobs,
+        max_memory=options.max_memory,
+        functions=tuple(options.fork_function),
+        watch=options.watch,
+        watch_include=tuple(options.watch_include),
+        watch_exclude=tuple(options.watch_exclude),
+        pid_file=options.pid_file,
+        log_file=options.log_file,
+        verbose=options.verbose,
+        skip_logging=options.skip_logging,
+        use_spawn=options.use_spawn,
+    )
+
+
+def _supervise(settings: Settings) -> int:
+    # Imported here: no other command needs any of it.
+    from echomq_tasks.worker.logs import write_to
+    from echomq_tasks.worker.pidfile import PidFile, PidFileTaken
+    from echomq_tasks.worker.supervisor import Supervisor
+
+    try:
+        pid_file = None if settings.pid_file is None else PidFile(settings.pid_file)
+    except PidFileTaken as error:
+        note(str(error))
+        return _PID_FILE
+    try:
+        if settings.log_file is not None:
+            try:
+                write_to(settings.log_file)
+            except OSError as error:
+                note(f"the log file cannot be opened: {error}")
+                return _CANNOT_RUN
+        return Supervisor(settings, pid_file).run()
+    finally:
+        if pid_file is not None:
+            pid_file.close()

@@ -42,6 +42,13 @@ class Server:
         )
 
     @property
+    def lock_form(self) -> str:
+        """How the scripts mark a job as held (``lua/_lock.lua``): HSETEX where it exists, Valkey 9.0 and Redis 8.0."""
+        if not self.hash_field_ttl:
+            return "key"
+        return "setex" if self.name == "valkey" or self.version >= (8, 0, 0) else "field"
+
+    @property
     def text(self) -> str:
         """Name and version, for people."""
         if self.name == "unknown":

@@ -232,6 +232,8 @@ def server_options(path: str, *, appendonly: str) -> list[str]:
         "save": "",
         "loglevel": "warning",
         "daemonize": "no",
+        # A row stays compact with a payload up to this, in two thirds of the memory; a job takes no more time for it.
+        "hash-max-listpack-value": "1024",
     }
     return [part for name, value in options.items() for part in (f"--{name}", value)]
 

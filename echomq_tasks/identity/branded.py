@@ -17,6 +17,7 @@ _VALUES = {digit: value for value, digit in enumerate(_DIGITS)}
 # Two digits a step: half the divisions of the plain loop on the path of every admission.
 _PAIRS = [high + low for high in _DIGITS for low in _DIGITS]
 _is_shaped = re.compile(r"[A-Z]{3}[0-9A-Za-z]{11}").fullmatch
+_PAIR_VALUES = {pair: value for value, pair in enumerate(_PAIRS)}
 _KIND = re.compile(r"[A-Z]{3}")
 #: The largest snowflake in digits; equal length makes string order number order.
 _MAX_DIGITS = "AzL8n0Y58m7"
@@ -46,10 +47,10 @@ def from_base62(digits: str) -> int:
     """
     if len(digits) != 11:
         raise InvalidId(f"a snowflake has eleven base62 digits, not {len(digits)}")
-    number = 0
     try:
-        for digit in digits:
-            number = number * 62 + _VALUES[digit]
+        number = _VALUES[digits[0]]
+        for place in (1, 3, 5, 7, 9):
+            number = number * 3844 + _PAIR_VALUES[digits[place : place + 2]]
     except KeyError:
         raise InvalidId(f"{digits!r} is not base62 (0-9, A-Z, a-z)") from None
     if number > MAX_SNOWFLAKE:

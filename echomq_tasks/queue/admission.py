@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator
 from datetime import datetime
+from itertools import chain
 from typing import Any
 
 from echomq_tasks.errors import EchoMQError, InvalidArgument, ScriptError, ServerError
@@ -114,7 +115,10 @@ def check_job(job: NewJob) -> None:
     offer(job)
 
 
-def _chunks(offers: Iterable[Offer], most: int, most_bytes: int) -> Iterator[list[Offer]]:
+def _chunks(offers: list[Offer], most: int, most_bytes: int) -> Iterator[list[Offer]]:
+    if len(offers) == 1:
+        yield offers
+        return
     chunk: list[Offer] = []
     size = 0
     for each in offers:
@@ -130,6 +134,7 @@ def _chunks(offers: Iterable[Offer], most: int, most_bytes: int) -> Iterator[lis
 def _trip(queue: Handle, callers: Callers, offers: list[Offer], key: bytes) -> EchoMQError | None:
     """Send offers in one round trip and note each answer; an offer without one collided, or its call failed."""
     chunks = list(_chunks(offers, _JOBS_A_CALL, _BYTES_A_CALL))
+    tells = queue.announcing.tells_admissions
     # The server keeps one answer a caller, so each call of the trip has a caller of its own.
     mine = [callers.take() for _ in chunks]
     # Sent again on a fresh connection when the connection drops: the server knows the call by its nonce. A caller whose
@@ -139,8 +144,8 @@ def _trip(queue: Handle, callers: Callers, offers: list[Offer], key: bytes) -> E
             Call(
                 "job_enqueue",
                 key,
-                [caller.id, caller.nonce(), *(arg for each in chunk for arg in each.args)],
-                queue.event_args(),
+                [caller.id, caller.nonce(), *chain.from_iterable([each.args for each in chunk])],
+                queue.event_args() if tells else (),
             )
             for caller, chunk in zip(mine, chunks, strict=True)
         ]
@@ -212,4 +217,5 @@ def admit_offers(
                 raise ScriptError(f"{len(left)} jobs met ids that exist already {_MAX_COLLISIONS} times in a row")
     except ServerError as error:
         error.admitted = tuple(each.answer.id for each in offers if each.answer and not each.answer.duplicate)
+        error.offered = tuple(str(each.args[0]) for each in offers)
         raise

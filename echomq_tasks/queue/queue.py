@@ -76,7 +76,7 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
         super().__init__(name, connection, announcing=announcing)
         # Apart, because a claim that was not answered is sent again with the next claim.
         self._senders = Callers()
-        self._claimers = Callers()
+        self.claimers = Callers()
 
     def new_id(self) -> str:
         """Mint a JOB id to give to :meth:`enqueue`, which makes that admission safe to repeat."""
@@ -182,22 +182,22 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
 
     def settle(self, settlements: Sequence[Settlement]) -> list[Verdict]:
         """Settle jobs in whatever way each needs, in one round trip; one verdict for each, STALE included."""
-        calls, order = self._settle_calls(settlements)
+        calls, order = self.settle_calls(settlements)
         return verdicts_in_place(self.scripts.batch(calls) if calls else [], order)
 
     def turn(self, settlements: Sequence[Settlement], count: int, *, lease: float = 30.0) -> Turn:
         """Settle what is done and claim up to ``count`` more, in one round trip; 0 claims nothing."""
-        calls, order = self._settle_calls(settlements)
+        calls, order = self.settle_calls(settlements)
         if not count:
             return Turn(tuple(verdicts_in_place(self.scripts.batch(calls) if calls else [], order)), Claimed(()))
-        caller = self._claimers.take()
+        caller = self.claimers.take()
         try:
-            *replies, taken = self.scripts.batch([*calls, self._claim_call(count, lease, caller)])
-            claimed = self._claimed(taken)
+            *replies, taken = self.scripts.batch([*calls, self.claim_call(count, lease, caller)])
+            claimed = self.claimed(taken)
             # Not before it was read: what is not answered is asked for again.
             caller.answered()
         finally:
-            self._claimers.give(caller)
+            self.claimers.give(caller)
         return Turn(tuple(verdicts_in_place(replies, order)), claimed)
 
     def extend(self, job: Job, *, lease: float = 30.0) -> Verdict:
@@ -218,13 +218,13 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
 
     # -- the wire -----------------------------------------------------------------------------------------------
 
-    def _claim_call(self, count: int, lease: float, caller: Caller) -> Call:
+    def claim_call(self, count: int, lease: float, caller: Caller) -> Call:
         ms = lease_ms(lease)
-        form = "field" if self.connection.server.hash_field_ttl else "key"
+        form = self.connection.server.lock_form
         args = (whole(count, "count", 1, MAX_CLAIM), ms, form, caller.id, caller.nonce())
         return Call("job_claim", self.base, args, self.event_args())
 
-    def _claimed(self, reply: list[Any]) -> Claimed:
+    def claimed(self, reply: list[Any]) -> Claimed:
         look_again, chores, *entries = reply
         jobs = tuple(
             Job(text(id), payload, token, text(group) if group else None, failures, stalled, bool(is_child))
@@ -235,8 +235,25 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
     def _settle_one(self, settlement: Settlement) -> Verdict:
         return raise_stale(settlement.job, self.settle([settlement])[0])
 
-    def _settle_calls(self, settlements: Sequence[Settlement]) -> tuple[list[Call], list[list[int]]]:
-        """The script calls of a batch, and for each the places in ``settlements`` that its replies answer."""
+    def settle_calls(
+        self, settlements: Sequence[Settlement], *, checked: bool = True
+    ) -> tuple[list[Call], list[list[int]]]:
+        """The script calls of a batch, and for each the places in ``settlements`` that its replies answer.
+
+        Parameters:
+          settlements: what is done.
+          checked: False for jobs just as a claim has answered them, which are not looked at again.
+        """
+        if not checked and not self.announcing.tells_ends:
+            done: list[bytes | str | int] = []
+            for settlement in settlements:
+                if type(settlement) is not Complete or settlement.result:
+                    break
+                done += (settlement.job.id, settlement.job.token, b"")
+            else:
+                # What a worker settles most of the time.
+                calls = [Call("job_complete", self.base, done, self.event_args())] if done else []
+                return calls, [list(range(len(settlements)))] if done else []
         args: dict[str, list[bytes | str | int]] = {}
         places: dict[str, list[int]] = {}
         texts: dict[str, list[str]] = {}
@@ -245,10 +262,10 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
                 raise InvalidArgument(
                     f"a settlement is a Complete, a Retry, a Release or a Discard, not {settlement!r}"
                 )
-            job = _claimed_job(settlement.job)
+            job = _claimed_job(settlement.job) if checked else settlement.job
             rest: tuple[bytes | str | int, ...] = ()
             if isinstance(settlement, Complete):
-                name, rest = "job_complete", (payload_bytes(settlement.result),)
+                name, rest = "job_complete", (settlement.result and payload_bytes(settlement.result),)
             elif isinstance(settlement, Retry):
                 name, rest = "job_retry", retry_args(settlement)
             elif isinstance(settlement, Discard):
@@ -265,7 +282,7 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
 
     def extend_call(self, jobs: Sequence[Job], lease: float) -> Call:
         """The script call that renews ``jobs``, for callers that send several in one round trip."""
-        form = "field" if self.connection.server.hash_field_ttl else "key"
+        form = self.connection.server.lock_form
         args: list[bytes | str | int] = [lease_ms(lease), form]
         for job in map(_claimed_job, jobs):
             args += (job.id, job.token)

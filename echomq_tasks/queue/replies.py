@@ -9,13 +9,21 @@ from typing import Any
 from echomq_tasks.errors import StaleToken
 from echomq_tasks.queue.model import Job, JobInfo, State, Verdict
 
+_VERDICTS = {str(verdict).encode(): verdict for verdict in Verdict}
+
+
+def verdict_of(word: bytes | str) -> Verdict:
+    """The verdict that a script answered."""
+    # By far the most are these, as bytes.
+    return _VERDICTS[word] if word.__class__ is bytes and word in _VERDICTS else Verdict(text(word))
+
 
 def verdicts_in_place(replies: list[Any], order: list[list[int]]) -> list[Verdict]:
     """Put each script's verdicts where the settlements that they answer stood; ``order`` has those places."""
     verdicts = [Verdict.GONE] * sum(len(places) for places in order)
     for reply, places in zip(replies, order, strict=True):
         for place, word in zip(places, reply, strict=True):
-            verdicts[place] = Verdict(text(word))
+            verdicts[place] = verdict_of(word)
     return verdicts
 
 

@@ -1,4 +1,9 @@
-"""Load `lua/`, expand includes and keep a line map, so that an error names the file a person edits."""
+"""Load `lua/`, expand includes and keep a line map, so that an error names the file a person edits.
+
+An include may stand anywhere on the top level of a script, not at its head only: what stands before it runs before the
+functions of the fragment are made. A call that is answered on a quick path, with an early `return` inside of a block,
+so does not pay for the making of functions that only the long path uses; that is a good part of a short script.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +65,7 @@ def _expand(name: str, sources: dict[str, str]) -> Script:
             raise ScriptError(f"lua/{name}.lua:{number} includes {fragment}, and there is no lua/{fragment}.lua")
         for inner_number, inner in enumerate(sources[fragment].splitlines(), 1):
             if _INCLUDE.fullmatch(inner):
-                # Scripts list every fragment they need, in order: what a script is made of is read in its header.
+                # Scripts list every fragment they need, in order: what one is made of is read in it.
                 raise ScriptError(f"lua/{fragment}.lua:{inner_number} includes a file; only scripts include")
             text.append(inner)
             lines.append(f"lua/{fragment}.lua:{inner_number}")

@@ -18,6 +18,7 @@ from dramatiq import Worker
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
 from echomq_tasks.connection import connect
 from echomq_tasks.queue import Queue
+from echomq_tasks.worker import Worker as OwnWorker
 
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
@@ -76,7 +77,8 @@ class App:
 
     def work(self, threads: int = 2, queues: set[str] | None = None) -> Worker:
         """Start a worker that wakes every tenth of a second, so that it also stops fast."""
-        worker = Worker(self.broker, queues=queues, worker_timeout=100, worker_threads=threads)
+        kind: Any = OwnWorker if os.environ.get("CHAOS_WORKER") == "own" else Worker
+        worker: Worker = kind(self.broker, queues=queues, worker_timeout=100, worker_threads=threads)
         worker.start()
         self.workers.append(worker)
         return worker

@@ -1,7 +1,8 @@
 """The app of the worker processes: one actor that writes down its starts and ends on the server.
 
 Run as a module it is a plain worker (``python -m chaos.shift THREADS``) that stops in order when its input ends; the
-``dramatiq`` command takes it as a module with a broker. ``EMQ_URL``, ``CHAOS_QUEUE`` and ``CHAOS_LEASE`` say where.
+``dramatiq`` command takes it as a module with a broker. ``EMQ_URL``, ``CHAOS_QUEUE`` and ``CHAOS_LEASE`` say where,
+``CHAOS_WORKER=own`` that our own worker runs it.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import dramatiq
 import dramatiq.worker
 
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
+from echomq_tasks.worker import Worker
 
 QUEUE = os.environ["CHAOS_QUEUE"]
 STARTS, ENDS = f"chaos:{QUEUE}:starts", f"chaos:{QUEUE}:ends"
@@ -59,7 +61,8 @@ def collect(orders: list[dict[str, Any]]) -> None:
 
 def main(threads: int) -> None:
     """Work until the input ends."""
-    worker = dramatiq.Worker(broker, worker_threads=threads, worker_timeout=100)
+    kind: Any = Worker if os.environ.get("CHAOS_WORKER") == "own" else dramatiq.Worker
+    worker = kind(broker, worker_threads=threads, worker_timeout=100)
     worker.start()
     sys.stdin.read()
     worker.stop()

@@ -54,12 +54,13 @@ def test_running_jobs_finish_and_waiting_ones_are_not_touched(
     make_app: Callable[..., App],
     gated: Callable[..., None],
     gate: threading.Event,
+    record: Record,
 ) -> None:
     app = make_app(server.url, gated)
     for number in range(6):
         app.run.send(number)
     app.work(threads=2)
-    eventually(lambda: watched.counts().active == 2, PATIENCE)
+    eventually(lambda: record.starts.total() == 2, PATIENCE)
     thread = stopping(app)
     gate.set()
     thread.join(PATIENCE)

@@ -52,6 +52,32 @@ def test_an_odd_key_or_number_costs_no_job_its_place(
     assert len(taken) >= 2
 
 
+@pytest.mark.parametrize("limited", [False, True])
+@pytest.mark.parametrize(
+    "odd", ["JOBzzzzzzzzzzz", "JOBAzL8n0Y58m8", "JOB0KHTOWnGLu", "JOB0KHTOWnGL-C", "USR0KHTOWnGLuC"]
+)
+def test_what_is_no_id_is_dropped_and_its_neighbours_are_claimed(
+    queue: Queue, wire: Wire, odd: str, limited: bool
+) -> None:
+    fill(queue)
+    if limited:
+        queue.limit_rate(100)
+    wire.do("HSET", f"job:{odd}", "state", "pending", "attempts", 0, "payload", "p")
+    wire.do("ZADD", "pending", 0, odd)
+    jobs = [job for _ in range(3) for job in queue.claim(3)]
+    assert sorted(job.id for job in jobs) == sorted([A, B, C])
+    assert queue.complete_many(jobs) == [Verdict.OK] * 3
+    assert odd not in wire.ids("pending")
+
+
+@pytest.mark.parametrize("limited", [False, True])
+def test_the_largest_id_of_all_is_claimed(queue: Queue, limited: bool) -> None:
+    if limited:
+        queue.limit_rate(100)
+    queue.enqueue("p", id="JOBAzL8n0Y58m7")
+    assert [job.id for job in queue.claim(3)] == ["JOBAzL8n0Y58m7"]
+
+
 @pytest.mark.parametrize("key", ["wake", "gactive", "limiter"])
 def test_a_claim_that_fails_leaves_every_job_in_a_set(queue: Queue, wire: Wire, key: str) -> None:
     ids = fill(queue)

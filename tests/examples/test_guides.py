@@ -82,6 +82,7 @@ def namespace(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterato
         "docs/batches.md",
         "docs/bus.md",
         "docs/cache.md",
+        "docs/worker.md",
     ],
 )
 def test_a_guide_runs_as_written(guide: str, namespace: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
@@ -97,6 +98,8 @@ def test_a_guide_runs_as_written(guide: str, namespace: dict[str, object], capsy
         assert "hello Grace" in printed
         assert "(0, 0, 1)" in printed
         assert "ActorNotFound: nobody" in printed
+    if guide == "docs/worker.md":
+        assert sorted(printed.splitlines()) == ["1", "30 at once", "interrupted: Shutdown", "resized logo.png"]
     if guide == "docs/batches.md":
         assert printed.splitlines() == ["3: ada, grace, barbara", "parsed 3, 1 bad", "parsed 1, 1 bad", "(0, 0, 1)"]
     if guide == "docs/bus.md":

@@ -418,7 +418,8 @@ def test_a_group_behind_the_trim_is_told_how_much_it_lost_once(
     assert info is not None
     assert (info.behind, info.lag) == (0, 0)
     assert caplog.text.count("has fallen behind: 7 entries") == 1
-    assert seen[4:] == ["11", "12", "13", "14"]
+    # Two of the group share them.
+    assert sorted(seen[4:]) == ["11", "12", "13", "14"]
     assert told in ([7], [])
 
 

@@ -13,14 +13,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from dramatiq import cli as dramatiq_cli
+from dramatiq.cli import make_argument_parser
 from support.eventually import eventually
 from support.servers import ServerProcess, free_port
 
 import echomq_tasks
+from echomq_tasks.cli import worker
 from echomq_tasks.cli.main import main
 from echomq_tasks.connection import connect
 from echomq_tasks.queue import Queue
+from echomq_tasks.worker.settings import Settings
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 40.0
@@ -109,11 +111,11 @@ def test_an_unknown_option_is_refused_with_the_usage_of_its_command(
     assert "unrecognized arguments: --flavour" in error
 
 
-def test_the_help_of_worker_names_its_defaults_and_where_more_options_are() -> None:
+def test_the_help_of_worker_names_its_defaults_and_its_alternative() -> None:
     text = " ".join(echomq("worker", "--help").stdout.split())
-    for words in ("one module is enough", "default: EMQ_URL, else the embedded server", "dramatiq[watch]"):
+    for words in ("one module is enough", "default: EMQ_URL, else the embedded server", "default: 30"):
         assert words in text
-    assert re.search(r"`dramatiq MODULE` .* pid file, log file, shutdown timeout", text)
+    assert re.search(r"`dramatiq MODULE` runs the same modules with Dramatiq's own worker", text)
 
 
 def test_the_help_of_demo_shows_the_options_of_the_example() -> None:
@@ -267,10 +269,9 @@ def test_worker_says_which_module_it_cannot_find_before_it_starts_one_process(
 
 @pytest.fixture
 def started(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
-    """What Dramatiq's command would be started with, in place of starting it."""
+    """The settings that processes would be started with, in place of starting them."""
     seen: list[Any] = []
-    monkeypatch.setattr(dramatiq_cli, "main", seen.append)
-    monkeypatch.setattr(sys, "argv", ["echomq", "worker"])
+    monkeypatch.setattr(worker, "_supervise", lambda settings: seen.append(settings) or 0)
     monkeypatch.delenv("EMQ_URL", raising=False)
     return seen
 
@@ -282,11 +283,106 @@ def test_worker_looks_into_every_path_and_imports_nothing_itself(started: list[A
     paths = [str(tmp_path / "one"), str(tmp_path / "two")]
     before = list(sys.path)
     assert main(["worker", "tasks_one", "tasks_two", "-P", paths[0], "-P", paths[1], "-Q", "unheard_of"]) == 0
-    (arguments,) = started
-    assert (arguments.broker, arguments.modules) == ("tasks_one", ["tasks_two"])
-    assert arguments.path == [".", *paths]
-    assert arguments.queues == ["unheard_of"]
+    (settings,) = started
+    assert (settings.broker, settings.modules) == ("tasks_one", ("tasks_two",))
+    assert settings.path == (".", *paths)
+    assert settings.queues == ("unheard_of",)
     assert sys.path == before
+
+
+def test_worker_hands_on_all_its_options(started: list[Any], tmp_path: Path) -> None:
+    line = (
+        "worker json -Q a,b c b -p 3 -t 4 --concurrency 5 --grace 1.5m --max-jobs 6 --max-memory 7.5 -v --use-spawn "
+        "--pid-file p --log-file l --skip-logging -f os:getpid -f m:f -i *.html -x *_test.py --watch"
+    )
+    assert main([*line.split(), str(tmp_path)]) == 0
+    assert started == [
+        Settings(
+            broker="json",
+            queues=("a", "b", "c"),
+            processes=3,
+            threads=4,
+            concurrency=5,
+            grace=90.0,
+            max_jobs=6,
+            max_memory=7.5,
+            functions=("os:getpid", "m:f"),
+            watch=str(tmp_path),
+            watch_include=("*.html",),
+            watch_exclude=("*_test.py",),
+            pid_file="p",
+            log_file="l",
+            verbose=1,
+            skip_logging=True,
+            use_spawn=True,
+        )
+    ]
+
+
+@pytest.mark.parametrize(
+    ("line", "expected"),
+    [
+        ("-P a b --path c", {"path": (".", "a", "b", "c")}),
+        ("--worker-shutdown-timeout 2500", {"grace": 2.5}),
+        ("--worker-fork-timeout 30000 --watch-use-polling", {}),
+    ],
+)
+def test_worker_takes_what_dramatiqs_command_takes(started: list[Any], line: str, expected: dict[str, Any]) -> None:
+    assert main(["worker", "json", "-p", "1", *line.split()]) == 0
+    assert started == [Settings(broker="json", processes=1, **expected)]
+
+
+def test_worker_has_every_option_of_dramatiqs_command(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["worker", "--help"])
+    ours = set(re.findall(r"(?<!\S)--?[a-zA-Z][\w-]*", capsys.readouterr().out))
+    theirs = {text for action in make_argument_parser()._actions for text in action.option_strings}  # noqa: SLF001
+    # `echomq --version` has it.
+    assert theirs - ours == {"--version"}
+
+
+@pytest.mark.parametrize("timeout", ["-1", "soon", "nan", "inf"])
+def test_worker_refuses_a_timeout_that_is_none(
+    started: list[Any], capsys: pytest.CaptureFixture[str], timeout: str
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["worker", "json", f"--worker-shutdown-timeout={timeout}"])
+    assert f"must be a number of milliseconds, not '{timeout}'" in capsys.readouterr().err
+    assert started == []
+
+
+def test_worker_has_a_process_for_each_processor_and_leaves_the_rest_to_the_settings(started: list[Any]) -> None:
+    assert main(["worker", "json"]) == 0
+    assert started == [Settings(broker="json", processes=len(os.sched_getaffinity(0)))]
+
+
+@pytest.mark.parametrize(
+    ("option", "said"),
+    [
+        ("--watch=/no/such", "'/no/such' is no directory to watch"),
+        ("--fork-function=os", "a function is named as MODULE:FUNCTION, not 'os'"),
+        ("--fork-function=:f", "a function is named as MODULE:FUNCTION, not ':f'"),
+    ],
+)
+def test_worker_refuses_what_it_could_not_use(
+    started: list[Any], capsys: pytest.CaptureFixture[str], option: str, said: str
+) -> None:
+    assert main(["worker", "json", option]) == 2
+    assert capsys.readouterr().err == f"echomq: {said}\n"
+    assert started == []
+
+
+@pytest.mark.parametrize(
+    "option", ["--grace=-1", "--grace=x", "--max-jobs=0", "--max-memory=0", "--max-memory=x", "--concurrency=0"]
+)
+def test_worker_refuses_a_bound_that_is_none(
+    started: list[Any], capsys: pytest.CaptureFixture[str], option: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["worker", "json", option])
+    assert ended.value.code == 2
+    assert option.partition("=")[0] in capsys.readouterr().err
+    assert started == []
 
 
 def test_worker_refuses_a_wrong_url_and_blames_no_variable(

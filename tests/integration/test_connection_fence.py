@@ -131,22 +131,24 @@ def test_an_old_server_is_refused_with_what_to_install() -> None:
 
 
 @pytest.mark.parametrize(
-    ("info", "name", "version", "ttl"),
+    ("info", "name", "version", "ttl", "lock"),
     [
-        ("redis_version:7.0.0", "redis", (7, 0, 0), False),
-        ("redis_version:7.4.1", "redis", (7, 4, 1), True),
-        ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.0-rc1", "valkey", (8, 1, 0), False),
-        ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.0.0", "valkey", (9, 0, 0), True),
-        ("redis_version:7.4.0\r\ndragonfly_version:df-v1.25.1", "dragonfly", (1, 25, 1), False),
+        ("redis_version:7.0.0", "redis", (7, 0, 0), False, "key"),
+        ("redis_version:7.4.1", "redis", (7, 4, 1), True, "field"),
+        ("redis_version:8.0.0", "redis", (8, 0, 0), True, "setex"),
+        ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:8.1.0-rc1", "valkey", (8, 1, 0), False, "key"),
+        ("redis_version:7.2.4\r\nserver_name:valkey\r\nvalkey_version:9.0.0", "valkey", (9, 0, 0), True, "setex"),
+        ("redis_version:7.4.0\r\ndragonfly_version:df-v1.25.1", "dragonfly", (1, 25, 1), False, "key"),
     ],
 )
 def test_a_server_new_enough_is_taken_by_its_own_name(
-    info: str, name: str, version: tuple[int, int, int], ttl: bool
+    info: str, name: str, version: tuple[int, int, int], ttl: bool, lock: str
 ) -> None:
     with ScriptedServer({"INFO": bulk(info), "GET": bulk(WIRE_VERSION)}) as other:
         with connect(host="127.0.0.1", port=other.port) as connection:
             assert (connection.server.name, connection.server.version) == (name, version)
             assert connection.server.hash_field_ttl is ttl
+            assert connection.server.lock_form == lock
 
 
 def test_the_greeting_is_one_round_trip_when_the_fence_stands() -> None:

@@ -241,7 +241,7 @@ def test_an_idle_worker_that_looks_up_often_sends_one_command(
 def test_the_blpop_is_renewed_when_the_server_ends_it(
     queue: Queue, parking: Parking, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("echomq_tasks.queue.parking._BLOCK", 0.05)
+    monkeypatch.setattr("echomq_tasks.queue.spot._BLOCK", 0.05)
     assert not parking.wait(0.3)
     eventually(lambda: not parking.wait(0.01) and blocked(queue.connection) == 1)
     queue.enqueue("x")

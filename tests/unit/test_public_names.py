@@ -9,7 +9,7 @@ import pytest
 
 PUBLIC = {
     "echomq_tasks": (
-        "Bus Connection EchoMQError JobCancelled NewJob Queue __version__ actor cached connect current_job flow"
+        "Bus Connection EchoMQError JobCancelled NewJob Queue Worker __version__ actor cached connect current_job flow"
     ),
     "echomq_tasks.brokers.dramatiq": (
         "BatchActor Delivery EchoMQBroker EchoMQConsumer JobActor SentMessage flow job_id run_flows"
@@ -41,6 +41,7 @@ PUBLIC = {
         "cache_hit cache_load cache_miss cancelled completed drained enqueued failed lease_lost namespace paused "
         "progress removed resumed retried scheduled stalled started worker_started worker_stopped worker_stopping"
     ),
+    "echomq_tasks.worker": "Worker",
 }
 
 

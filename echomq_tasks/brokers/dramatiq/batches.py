@@ -5,13 +5,14 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from dramatiq import Message, MessageProxy
 from dramatiq.middleware import MiddlewareError, SkipMessage
 
 from echomq_tasks.brokers.dramatiq.delivery import Delivery
-from echomq_tasks.brokers.dramatiq.slots import Slots
+from echomq_tasks.brokers.dramatiq.slots import Places
 from echomq_tasks.errors import BatchError, JobCancelled
 from echomq_tasks.queue import Queue, Release, Settlement
 
@@ -71,10 +72,9 @@ class Member(Delivery):
       result: its own result.
       skipped: True when a middleware skipped it.
       told: True once all hooks know how it ended.
-      given_up: True when its end cannot be told to the server; it runs again.
     """
 
-    def __init__(self, message: Message[Any], job: Any, queue: Queue, slots: Slots, held_until: float) -> None:
+    def __init__(self, message: Message[Any], job: Any, queue: Queue, slots: Places, held_until: float) -> None:
         super().__init__(message, job, queue, slots, held_until)
         # The batch has the slot: one thread runs all of it.
         self._slots = None
@@ -82,7 +82,6 @@ class Member(Delivery):
         self.result: Any = None
         self.skipped = False
         self.told = False
-        self.given_up = False
 
     @property
     def alone(self) -> bool:
@@ -93,11 +92,6 @@ class Member(Delivery):
     def suspect(self) -> bool:
         """True when workers died with it again and again, so that nothing should run beside it."""
         return self.job.stalled > 1
-
-    @property
-    def owes(self) -> bool:
-        """True while something that follows from it is still to be sent."""
-        return bool(self._owed)
 
     def end(self) -> Settlement:
         """What the server is to be told; a run that was torn away before its hooks were told is given back."""
@@ -117,7 +111,7 @@ class Batch(MessageProxy):
       crowded: True when other jobs wait behind it, so that no more is claimed than there are free threads for.
     """
 
-    def __init__(self, first: Member, rule: BatchRule, slots: Slots, places: int = 1) -> None:
+    def __init__(self, first: Member, rule: BatchRule, slots: Places, places: int = 1) -> None:
         super().__init__(
             Message(queue_name=first.queue_name, actor_name=first.actor_name, args=(), kwargs={}, options={})
         )
@@ -127,12 +121,26 @@ class Batch(MessageProxy):
         self.due = first.claimed_at + rule.wait
         self.crowded = False
         self._size = 1 if first.alone else rule.size
-        self._slots: Slots | None = slots
+        self._slots: Places | None = slots
         self._places = places
         self._running: list[Member] = []
         self._started = False
         self._concluded = False
         self._telling: Member | None = None
+        # As of a delivery, for our own worker.
+        self.reported = False
+        self.collected = False
+        self.awaited: Any = None
+
+    @property
+    def places(self) -> Places | None:
+        """Where its slots are from, None once it has given them back."""
+        return self._slots
+
+    @property
+    def running(self) -> list[Member]:
+        """The members that the function is given."""
+        return self._running
 
     @property
     def room(self) -> int:
@@ -275,7 +283,7 @@ class Batch(MessageProxy):
                 after(member)
             else:
                 member.stuff_exception(member.error)
-                _while_handling(member.error, after, member)
+                while_handling(member.error, partial(after, member))
             member.told = True
             self._telling = None
 
@@ -288,7 +296,7 @@ class Batch(MessageProxy):
         return member.end() if self._started else member.settlement(rejected=rejected)
 
 
-def _while_handling(error: BaseException, call: Callable[[Member], None], member: Member) -> None:
+def while_handling(error: BaseException, call: Callable[[], None]) -> None:
     """Call with ``error`` as the exception that is being handled: hooks format that one's traceback."""
     before = error.__traceback__, error.__context__
     try:
@@ -297,7 +305,7 @@ def _while_handling(error: BaseException, call: Callable[[Member], None], member
         if raised is not error:
             raise
         error.__traceback__, error.__context__ = before
-        call(member)
+        call()
 
 
 def deliveries(messages: Sequence[MessageProxy]) -> list[Delivery]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import logging
 import threading
 import time
 import weakref
@@ -23,6 +24,7 @@ from echomq_tasks.brokers.dramatiq.consumer import EchoMQConsumer
 from echomq_tasks.brokers.dramatiq.delivery import ERROR_TAIL, Delivery, RetryIntent, fresh_payload, lease_end
 from echomq_tasks.brokers.dramatiq.final import emit_final
 from echomq_tasks.brokers.dramatiq.flows import added_to, check_messages, flow, renew, tree_of
+from echomq_tasks.brokers.dramatiq.hooks import THREAD_HOOKS, Hooks
 from echomq_tasks.brokers.dramatiq.leases import LeaseKeeper
 from echomq_tasks.brokers.dramatiq.listening import BrokerBus, listening
 from echomq_tasks.brokers.dramatiq.options import ACTOR_OPTIONS, check_options
@@ -33,6 +35,7 @@ from echomq_tasks.brokers.dramatiq.signalling import Signalling
 from echomq_tasks.brokers.dramatiq.slots import Slots
 from echomq_tasks.brokers.dramatiq.transport import transport
 from echomq_tasks.brokers.dramatiq.unreported import emit_unreported
+from echomq_tasks.brokers.dramatiq.unsent import UnsentMessage
 from echomq_tasks.config import Config
 from echomq_tasks.connection import Connection
 from echomq_tasks.current import enter
@@ -44,9 +47,10 @@ from echomq_tasks.middleware import Lifecycle, Retries
 from echomq_tasks.queue import Admission, Enqueued, NewJob, Queue, Verdict, check_job
 
 #: Our own options, for a misspelled one to be told.
-_OPTIONS = ("connection", "dead_max", "dead_ttl", "lease", "max_stalled", "middleware")
+_OPTIONS = ("connection", "dead_max", "dead_ttl", "lease", "max_stalled", "middleware", "trim_messages")
 #: A batch that has gathered for more than so many seconds asks once more which of its members are still to run.
 _GATHERED_LONG = 1.0
+_ENQUEUED = "Enqueued message %r on queue %r as job %s."
 #: Milliseconds before a retry whose delay is no delay: Dramatiq's default backoff.
 _RETRY_DELAY = 15_000
 
@@ -77,6 +81,8 @@ class EchoMQBroker(Broker):
         killer are counted with it.
       dead_ttl: seconds after which a dead message is dropped, by whichever worker looks; None keeps it for ever.
       dead_max: how many dead messages a queue keeps; the oldest are dropped. None keeps all.
+      trim_messages: leave out of a payload what a worker fills in: the message id of what our ``actor`` sends is then
+        its JOB id. False gives every message a random id of its own and sends all of it, as Dramatiq does.
       **options: connection options, see :func:`echomq_tasks.connect`.
 
     Raises:
@@ -93,6 +99,7 @@ class EchoMQBroker(Broker):
         max_stalled: int = 5,
         dead_ttl: float | None = 7 * 86_400.0,
         dead_max: int | None = 100_000,
+        trim_messages: bool = True,
         **options: Any,
     ) -> None:
         if connection is not None and (url is not None or options):
@@ -101,11 +108,14 @@ class EchoMQBroker(Broker):
             raise ConfigError(f"lease is a number of seconds from 0.1 to 86400, not {lease!r}")
         if isinstance(max_stalled, bool) or not isinstance(max_stalled, int) or max_stalled < 1:
             raise ConfigError(f"max_stalled is a whole number from 1 up, not {max_stalled!r}")
+        if not isinstance(trim_messages, bool):
+            raise ConfigError(f"trim_messages is True or False, not {trim_messages!r}")
         self._config = connection.config if connection is not None else Config.parse(url, also=_OPTIONS, **options)
         self._given = connection
         self._connection = connection
         self.lease = float(lease)
         self.max_stalled = max_stalled
+        self.trim_messages = trim_messages
         self.dead_ttl = None if dead_ttl is None else _positive(dead_ttl, "dead_ttl", "a number of seconds")
         self.dead_max = None if dead_max is None else int(_positive(dead_max, "dead_max", "a whole number"))
         self.leases = LeaseKeeper(self.lease, self._lease_lost)
@@ -113,6 +123,10 @@ class EchoMQBroker(Broker):
         self.announcing = Announcing()
         self._after_fork()
         after_fork(self._after_fork)
+        self._hooks = Hooks(self)
+        # Of a message whose function is a task: what they throw into their thread would hit another's. Our worker
+        # interrupts the task.
+        self._task_hooks = Hooks(self, without=THREAD_HOOKS)
         #: Whether the middleware is what it has by default, to which our ``actor`` adds Lifecycle.
         self._default_middleware = middleware is None
         if middleware is None:
@@ -269,7 +283,7 @@ class EchoMQBroker(Broker):
         with transport():
             queue = self.queue(message.queue_name)
             if reported is None:
-                (enqueued,) = queue.enqueue_many((job,))
+                (enqueued,) = self._admit(queue, (message,), (job,))
             else:
                 enqueued = self._follow_up(reported, queue, job)
         self._sent(message, enqueued, delay)
@@ -322,7 +336,8 @@ class EchoMQBroker(Broker):
                 check_job(job)
         for queue_name, mine in places.items():
             with transport():
-                answers = self.queue(queue_name).enqueue_many([prepared[place][1] for place in mine])
+                messages_here, jobs = zip(*(prepared[place] for place in mine), strict=True)
+                answers = self._admit(self.queue(queue_name), messages_here, jobs)
             for place, enqueued in zip(mine, answers, strict=True):
                 self._sent(prepared[place][0], enqueued, delay)
         return [message for message, _ in prepared]
@@ -353,14 +368,25 @@ class EchoMQBroker(Broker):
             for message, job_id in added_to(each, added):
                 self._sent(message, Enqueued(job_id, Admission.ENQUEUED), None)
 
+    def _admit(self, queue: Queue, messages: Sequence[Message[Any]], jobs: Sequence[NewJob]) -> list[Enqueued]:
+        try:
+            return queue.enqueue_many(jobs)
+        except ServerError as error:
+            UnsentMessage.keep_ids(messages, error.offered)
+            raise
+
     def _prepare(self, message: Message[Any], delay: float | None) -> tuple[Message[Any], NewJob]:
         if isinstance(message, MessageProxy) or "job_id" in vars(message):
             # Who sent it before has it, and goes on knowing which job that was.
             message = message.copy()
         if message.queue_name != (canonical := q_name(message.queue_name)):
             message = message.copy(queue_name=canonical)
-        check_queue(message.queue_name)
-        self.logger.debug("Enqueueing message %r on queue %r.", message.message_id, message.queue_name)
+        if message.queue_name not in self.queues:
+            # Declared ones have been checked.
+            check_queue(message.queue_name)
+        if not self.trim_messages:
+            # What has an id of its own is sent whole.
+            _ = message.message_id
         self.emit_before("enqueue", message, delay)
         settle_options(message, self.actors)
         message, wait, at = take_eta(message, delay)
@@ -368,8 +394,9 @@ class EchoMQBroker(Broker):
 
     def _sent(self, message: Message[Any], enqueued: Enqueued, delay: float | None) -> None:
         SentMessage.of(message, enqueued.id, self, duplicate=enqueued.duplicate)
-        if enqueued.duplicate:
-            self.logger.debug("Message %r is a duplicate of job %s.", message.message_id, enqueued.id)
+        if self.logger.isEnabledFor(logging.DEBUG):
+            what = "Message %r on queue %r is a duplicate of job %s." if enqueued.duplicate else _ENQUEUED
+            self.logger.debug(what, message.message_id, message.queue_name, enqueued.id)
         self.signalling.sent(message, enqueued, delay)
         self.emit_after("enqueue", message, delay)
 
@@ -388,9 +415,10 @@ class EchoMQBroker(Broker):
             # It travels in the payload, past the server's memory limit: a settlement is never refused.
             message.options["traceback"] = text[-ERROR_TAIL:]
         # Twice, so that the retry is counted also when a hook fails, and what a hook adds is kept when none does.
-        intent.payload = encode(message)
+        known = delivery.job_id if self.trim_messages else None
+        intent.payload = encode(message, known)
         self.emit_before("enqueue", message, delay)
-        intent.payload = encode(message)
+        intent.payload = encode(message, known)
         SentMessage.of(message, delivery.job_id, self)
         self.emit_after("enqueue", message, delay)
         return message
@@ -428,12 +456,15 @@ class EchoMQBroker(Broker):
         if signal == "worker_boot":
             self._refuse_to_boot_in_vain()
             worker: Worker = args[0]
-            self._slots[worker.work_queue] = Slots(worker.worker_threads)
+            # Dramatiq's; our own counts its places itself.
+            if (work_queue := getattr(worker, "work_queue", None)) is not None:
+                self._slots[work_queue] = Slots(worker.worker_threads)
             listening.start()
         elif signal == "worker_shutdown":
             listening.ask()
             self.signalling.worker(signals.worker_stopping, args[0])
-            if (slots := self._slots.get(args[0].work_queue)) is not None:
+            work_queue = getattr(args[0], "work_queue", None)
+            if work_queue is not None and (slots := self._slots.get(work_queue)) is not None:
                 # Its consumers go on until the last job ends: what they claimed meanwhile, no thread would start.
                 slots.close()
         elif signal == "declare_actor":
@@ -442,7 +473,20 @@ class EchoMQBroker(Broker):
             self._declare_batch(args[0])
         elif signal == "process_message" and isinstance(args[0], Delivery):
             self._start(args[0])
-        super().emit_before(signal, *args, **kwargs)
+            self._hooks_of(args[0]).before(signal, args[0])
+            return
+        self._hooks.before(signal, *args, **kwargs)
+
+    def has_hook(self, hook: str) -> bool:
+        """Whether any middleware does something in this hook, as in ``after_ack``."""
+        return bool(self._hooks.who(hook))
+
+    def hooking(self, hook: str) -> tuple[Middleware, ...]:
+        """The middleware that is asked in this hook for a message whose function is a task."""
+        return self._task_hooks.who(hook)
+
+    def _hooks_of(self, delivery: Delivery) -> Hooks:
+        return self._task_hooks if delivery.in_task else self._hooks
 
     def _start(self, delivery: Delivery) -> None:
         enter(delivery.current)
@@ -458,7 +502,7 @@ class EchoMQBroker(Broker):
             self.batches.pop(actor.actor_name, None)
 
     def _before_batch(self, signal: str, batch: Batch) -> None:
-        before = super().emit_before
+        before = self._hooks.before
         if signal == "process_message":
             if time.monotonic() - batch.claimed_at > _GATHERED_LONG:
                 self.leases.ask(list(batch.members))
@@ -466,7 +510,7 @@ class EchoMQBroker(Broker):
             def start(member: Member) -> None:
                 self._start(member)
                 try:
-                    before(signal, member)
+                    self._hooks_of(member).before(signal, member)
                 finally:
                     # The function runs all of them: none is the current one.
                     enter(None)
@@ -496,7 +540,7 @@ class EchoMQBroker(Broker):
         elif signal != "process_message" or not isinstance(args[0], Delivery):
             if signal == "skip_message":
                 enter(None)
-            super().emit_after(signal, *args, **kwargs)
+            self._hooks.after(signal, *args, **kwargs)
             if signal in ("worker_boot", "worker_shutdown"):
                 told = signals.worker_started if signal == "worker_boot" else signals.worker_stopped
                 self.signalling.worker(told, args[0])
@@ -528,13 +572,13 @@ class EchoMQBroker(Broker):
             elif delivery.final and exception is not None:
                 emit_final(self, delivery, exception=exception)
             else:
-                super().emit_after("process_message", delivery, **kwargs)
+                self._hooks_of(delivery).after("process_message", delivery, **kwargs)
         finally:
             delivery.failure = self._reporting.delivery = None
             enter(None)
 
     def _after_batch(self, signal: str, batch: Batch, result: Any, exception: BaseException | None) -> None:
-        after = super().emit_after
+        after = self._hooks.after
         if signal != "process_message":
             for member in batch.members:
                 if not member.given_up:

@@ -9,19 +9,19 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from dramatiq import Consumer, MessageProxy
-from dramatiq.errors import ConnectionClosed, DecodeError
+from dramatiq.errors import ConnectionClosed
 from dramatiq.logging import get_logger
 
 from echomq_tasks.brokers.dramatiq.batch_end import settle_batch
-from echomq_tasks.brokers.dramatiq.batches import MAX_BATCH, Batch, BatchRule, Member, deliveries, malformed
-from echomq_tasks.brokers.dramatiq.delivery import Delivery, decode, lease_end
-from echomq_tasks.brokers.dramatiq.gathering import Gathering
-from echomq_tasks.brokers.dramatiq.invalidating import invalidate_after
+from echomq_tasks.brokers.dramatiq.batches import MAX_BATCH, Batch, Member, deliveries
+from echomq_tasks.brokers.dramatiq.delivery import Delivery, lease_end
+from echomq_tasks.brokers.dramatiq.hearing import hear
+from echomq_tasks.brokers.dramatiq.intake import Intake, Room
 from echomq_tasks.brokers.dramatiq.slots import Slots
 from echomq_tasks.brokers.dramatiq.tending import Tending
 from echomq_tasks.brokers.dramatiq.transport import settling, transport
 from echomq_tasks.errors import EchoMQError, ServerUnavailable
-from echomq_tasks.queue import Claimed, Job, Queue, Release, Retry, Settlement, Verdict
+from echomq_tasks.queue import Claimed, Queue, Release, Retry, Settlement, Verdict
 
 if TYPE_CHECKING:
     from echomq_tasks.brokers.dramatiq.broker import EchoMQBroker
@@ -53,7 +53,8 @@ class EchoMQConsumer(Consumer):
         # Dramatiq's prefetch bounds each consumer; the worker's threads bound all of its consumers together.
         self._slots = Slots(prefetch, worker_slots)
         self._ready: deque[Delivery | Batch] = deque()
-        self._gathering = Gathering()
+        self._intake = Intake(broker, queue)
+        self._gathering = self._intake.gathering
         self._parking = queue.parking()
         self._look_at = 0.0
         self._tending = Tending(broker, queue, self._beat)
@@ -148,73 +149,20 @@ class EchoMQConsumer(Consumer):
         self._look_at = min(self._look_at, self._tending.after_claim(claimed))
 
     def _accept(self, claimed: Claimed, held_until: float, places: int) -> bool:
-        """Make deliveries of jobs, each in one of the ``places``; a batch needs one for all of its members.
-
-        Answers whether there was room for all of them.
-        """
-        fits = True
-        accepted: list[Delivery] = []
-        ends: list[Settlement] = []
-        rules = self._broker.batches
-        for job in claimed.jobs:
-            try:
-                message = decode(job, self._queue.name)
-            except DecodeError as error:
-                ends.append(self._refusal(job, f"DecodeError: {error}"))
-                continue
-            rule = rules.get(message.actor_name)
-            if rule is not None:
-                if (fault := malformed(message)) is not None:
-                    ends.append(self._refusal(job, fault))
-                    continue
-                member = Member(message, job, self._queue, self._slots, held_until)
-                used = self._gather(member, rule, places)
-                if used is None:
-                    ends.append(Release(job))
-                    fits = False
-                    continue
-                accepted.append(member)
-                places -= used
-            elif places:
-                delivery = Delivery(message, job, self._queue, self._slots, held_until)
-                self._ready.append(delivery)
-                accepted.append(delivery)
-                places -= 1
-            else:
-                # It came with what an open batch takes. From now on that batch asks for no more.
-                ends.append(Release(job))
-                fits = False
-        if not fits:
-            self._gathering.crowd()
-        self._broker.leases.hold(accepted)
-        if places:
-            self._slots.give(places)
-        if ends:
-            for end, verdict in zip(ends, self._queue.settle(ends), strict=True):
+        """Make deliveries of jobs, each in one of the ``places``; answers whether there was room for all of them."""
+        room = Room(self._slots, places)
+        taken = self._intake.accept(claimed.jobs, held_until, room)
+        self._ready.extend(room.ready)
+        self._broker.leases.hold(taken.held)
+        if room.left:
+            self._slots.give(room.left)
+        if taken.ends:
+            for end, verdict in zip(taken.ends, self._queue.settle(taken.ends), strict=True):
                 if isinstance(end, Retry):
                     self._broker.signalling.refused(self._queue, end, verdict)
-        return fits
-
-    def _refusal(self, job: Job, fault: str) -> Retry:
-        self.logger.error("Job %s on queue %r goes to dead: %s", job.id, self._queue.name, fault)
-        return Retry(job, fault, max_retries=0)
-
-    def _gather(self, member: Member, rule: BatchRule, places: int) -> int | None:
-        """Put a member into a batch; answers how many places that took, None when there were too few."""
-        batch = self._gathering.join(member)
-        used = 0
-        if batch is None:
-            if not places:
-                return None
-            # What kills workers would take along, and discredit, whatever is claimed beside it: it gets all places.
-            used = places if member.suspect else 1
-            batch = Batch(member, rule, self._slots, used)
-            if batch.room:
-                self._gathering.open(batch)
-        if not batch.room:
-            self._gathering.close(batch)
-            self._ready.append(batch)
-        return used
+        if taken.error is not None:
+            raise taken.error
+        return taken.fits
 
     def ack(self, message: MessageProxy) -> None:
         """Settle a delivery as done, or as the retry that was asked for.
@@ -259,12 +207,12 @@ class EchoMQConsumer(Consumer):
             self._done(message)
             raise
         self._done(message)
-        self._heard(message, verdict)
+        hear(self._broker, message, verdict)
 
     def _settle_batch(self, batch: Batch, *, rejected: bool) -> None:
         def done(member: Member, verdict: Verdict | None) -> None:
             self._forget(member)
-            self._heard(member, verdict)
+            hear(self._broker, member, verdict)
 
         try:
             settle_batch(batch, done, rejected=rejected)
@@ -276,17 +224,6 @@ class EchoMQConsumer(Consumer):
             batch.give_slot()
             raise
         batch.give_slot()
-
-    def _heard(self, delivery: Delivery, verdict: Verdict | None) -> None:
-        self._broker.signalling.settled(delivery, verdict)
-        invalidate_after(self._broker.actors, delivery, verdict)
-        if verdict is Verdict.STALE:
-            self.logger.warning(
-                "The late end of job %s was refused: its lease was lost and another worker has it, or it was removed.",
-                delivery.job_id,
-            )
-        elif verdict is Verdict.GONE:
-            self.logger.debug("Job %s was gone when it ended.", delivery.job_id)
 
     def requeue(self, messages: Iterable[MessageProxy]) -> None:
         """Give deliveries back that were never started; they lose no retry.

@@ -13,17 +13,35 @@ from dramatiq import Message, MessageProxy, get_encoder
 from dramatiq.errors import DecodeError
 from dramatiq.middleware import SkipMessage
 
-from echomq_tasks.brokers.dramatiq.slots import Slots
+from echomq_tasks.brokers.dramatiq.slots import Places
 from echomq_tasks.current import CurrentJob
-from echomq_tasks.errors import InvalidArgument, JobCancelled
+from echomq_tasks.errors import InvalidArgument, InvalidId, JobCancelled
 from echomq_tasks.identity import minted_at_ms
-from echomq_tasks.queue import Complete, Discard, Job, JobInfo, NewJob, Queue, Retry
+from echomq_tasks.queue import Complete, Discard, Job, JobInfo, NewJob, Queue, Retry, Settlement, Verdict
 
 _log = logging.getLogger(__name__)
 
 #: The tail of a traceback that a dead or retried job keeps: characters, and frames.
 ERROR_TAIL = 8_000
 _ERROR_FRAMES = 30
+#: The fields of a message beside its queue, and what each is ...
+_KINDS: dict[str, type | tuple[type, ...]] = {
+    "actor_name": str,
+    "args": (list, tuple),
+    "kwargs": dict,
+    "options": dict,
+    "message_id": str,
+    "message_timestamp": int,
+}
+#: ... and what is filled in where it was left out, for a job of this id.
+_LEFT_OUT: dict[str, Callable[[str], Any]] = {
+    "actor_name": lambda job_id: None,
+    "args": lambda job_id: (),
+    "kwargs": lambda job_id: {},
+    "options": lambda job_id: {},
+    "message_id": str,
+    "message_timestamp": minted_at_ms,
+}
 #: How much of an exception's text an event tells.
 _MESSAGE = 500
 
@@ -57,10 +75,26 @@ class Delivery(MessageProxy):
       intent: the retry that was asked for, if any.
       started_at: the monotonic second at which its function was called, None before.
       duration: seconds from then to its end, None before.
+
+    Our own worker notes on it, beside that:
+
+    Attributes:
+      reported: True once the hooks were told how its run ended.
+      outcome: what the server is to be told, once that is known.
+      given_up: True when its end cannot be told to the server; it runs again.
+      collected: True once the pump has it back.
+      awaited: where its thread waits for the verdict, if it does.
+      verdict: the server's, None before.
+      heard: True once those who listen have heard of the verdict.
+      in_task: True when its function is a task on an event loop: nothing is to be thrown into the thread of its hooks.
     """
 
-    def __init__(self, message: Message[Any], job: Job, queue: Queue, slots: Slots, held_until: float) -> None:
+    def __init__(self, message: Message[Any], job: Job, queue: Queue, slots: Places, held_until: float) -> None:
         super().__init__(message)
+        # Here, because a proxy looks each of them up by a slow way, and a run asks a dozen times.
+        self.actor_name, self.args, self.kwargs = message.actor_name, message.args, message.kwargs
+        self.options, self.message_id = message.options, message.message_id
+        self._excused = False
         self.job = job
         self.queue = queue
         self.claimed_at = time.monotonic()
@@ -74,11 +108,19 @@ class Delivery(MessageProxy):
         self.duration: float | None = None
         self._owed: list[tuple[Queue, NewJob]] = []
         self.intent: RetryIntent | None = None
+        self.reported = False
+        self.outcome: Settlement | None = None
+        self.given_up = False
+        self.collected = False
+        self.awaited: Any = None
+        self.verdict: Verdict | None = None
+        self.heard = False
+        self.in_task = False
         # What its function returned, encoded for a flow's parent.
         self._returned: bytes | None = None
         #: The job as its function sees it.
         self.current = CurrentJob(job, queue, get_encoder().decode, lambda: self.lost)
-        self._slots: Slots | None = slots
+        self._slots: Places | None = slots
 
     @property
     def job_id(self) -> str:
@@ -149,10 +191,13 @@ class Delivery(MessageProxy):
         are.
         """
         self.options = {**self._message.options, "throws": type(exception)}
+        self._excused = True
 
     def accuse(self) -> None:
         """Show the message's own options again; harmless when they are shown."""
-        vars(self).pop("options", None)
+        if self._excused:
+            self.options = self._message.options
+            self._excused = False
 
     def error_text(self) -> str:
         """The failure for ``last_error``: the exception in one line, then the tail of its traceback."""
@@ -168,6 +213,11 @@ class Delivery(MessageProxy):
         """Note a job that could not be sent while this run was reported; its id keeps it one while its row is there."""
         self._owed.append((queue, job))
 
+    @property
+    def owes(self) -> bool:
+        """True while something that follows from it is still to be sent."""
+        return bool(self._owed)
+
     def pay_owed(self) -> None:
         """Send what is owed, before this job is settled: what follows from a job must not be lost with it.
 
@@ -178,6 +228,11 @@ class Delivery(MessageProxy):
             queue, job = self._owed[0]
             queue.enqueue_many((job,))
             del self._owed[0]
+
+    @property
+    def places(self) -> Places | None:
+        """Where its slot is from, None when it has none or has given it back."""
+        return self._slots
 
     def give_slot(self) -> None:
         """Free the worker's slot; harmless when that was done."""
@@ -221,28 +276,28 @@ def decode(job: Job | JobInfo, queue_name: str) -> Message[Any]:
         raise DecodeError(f"the payload is a {type(fields).__name__}, not a message object", job.payload, None)
     if "actor_name" not in fields:
         raise DecodeError("the payload names no actor: a message has at least actor_name and args", job.payload, None)
-    missing: dict[str, tuple[type | tuple[type, ...], Callable[[], Any]]] = {
-        "actor_name": (str, str),
-        "args": ((list, tuple), tuple),
-        "kwargs": (dict, dict),
-        "options": (dict, dict),
-        "message_id": (str, lambda: job.id),
-        "message_timestamp": (int, lambda: minted_at_ms(job.id)),
-    }
-    found: dict[str, Any] = {}
-    for name, (kind, default) in missing.items():
+    found: dict[str, Any] = {"queue_name": queue_name}
+    for name, kind in _KINDS.items():
         value = fields.get(name)
-        found[name] = value = default() if value is None else value
+        if value is None:
+            try:
+                value = _LEFT_OUT[name](job.id)
+            except InvalidId as error:
+                raise DecodeError(f"its {name} was left out, and {error}", job.payload, error) from error
         if not isinstance(value, kind):
             raise DecodeError(f"the message's {name} is a {type(value).__name__}", job.payload, None)
+        found[name] = value
     found["args"] = tuple(found["args"])
     # A worker would hold a message with an eta in its memory. Those that came through the broker were held by the
     # server; another producer's runs now, for whoever wants a job later puts it on the schedule.
     eta = found["options"].pop("eta", None)
     if eta is not None:
         _log.warning("The eta %r in the payload of job %s is not heeded: enqueue the job with a delay.", eta, job.id)
-    # The worker finds the consumer of a message by this name, whatever the producer wrote.
-    return Message(queue_name=queue_name, **found)
+    # The worker finds the consumer of a message by the name of this queue, whatever the producer wrote. The fields are
+    # what Dramatiq's own constructor would make of them, one by one and past its freezing.
+    message: Message[Any] = object.__new__(Message)
+    vars(message).update(found)
+    return message
 
 
 def fresh_payload(payload: bytes) -> bytes | None:

@@ -24,6 +24,16 @@ class Gathering:
         self.due = math.inf
 
     @property
+    def opened(self) -> int:
+        """How many batches are open; each has a place."""
+        return len(self._open)
+
+    @property
+    def batches(self) -> list[Batch]:
+        """Those that are open."""
+        return [*self._open.values()]
+
+    @property
     def room(self) -> int:
         """How many more the open batches take, of those that may still ask for more."""
         return sum(batch.room for batch in self._open.values() if not batch.crowded)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Any, ParamSpec, TypeVar, cast
 
-from dramatiq import Actor
+from dramatiq import Actor, Message
 
 from echomq_tasks.brokers.dramatiq.sent import SentMessage
+from echomq_tasks.brokers.dramatiq.unsent import UnsentMessage
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -14,6 +15,18 @@ R = TypeVar("R")
 
 class JobActor(Actor[P, R]):
     """An actor whose messages know their jobs; ``actor(...)`` makes it. All else is :class:`dramatiq.Actor`."""
+
+    def message_with_options(
+        self, *, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None, **options: Any
+    ) -> Message[R]:
+        """Build a message; see :meth:`dramatiq.Actor.message_with_options`.
+
+        It has an id when somebody reads it, or when it is sent: then it is that of its job, and the payload needs none.
+        """
+        if "on_failure" in options or "on_success" in options:
+            # Dramatiq checks them, and puts names in the place of actors.
+            options = super().message_with_options(**options).options
+        return UnsentMessage.make(self.queue_name, self.actor_name, args, kwargs or {}, options)
 
     def send(self, *args: P.args, **kwargs: P.kwargs) -> SentMessage[R]:
         """Send a message; see :meth:`dramatiq.Actor.send`."""

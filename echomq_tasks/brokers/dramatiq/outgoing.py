@@ -12,14 +12,17 @@ from dramatiq import Actor, JSONEncoder, Message, get_encoder
 
 from echomq_tasks.brokers.dramatiq.sent import SentMessage
 from echomq_tasks.brokers.dramatiq.uniqueness import is_unique, key_text, unique_of
+from echomq_tasks.brokers.dramatiq.unsent import UnsentMessage
 from echomq_tasks.errors import InvalidArgument
-from echomq_tasks.identity import group_id
+from echomq_tasks.identity import group_id, minted_at_ms
 from echomq_tasks.queue import NewJob
 
 _log = logging.getLogger(__name__)
 
 # As dramatiq.JSONEncoder has it.
 _to_json = json.JSONEncoder(separators=(",", ":")).encode
+#: Messages that encode themselves as Dramatiq's do.
+_KNOWN = frozenset({Message, UnsentMessage, SentMessage})
 #: The longest delay, in milliseconds: what the server's schedule takes.
 MAX_DELAY = 250_000_000_000_000
 
@@ -68,6 +71,8 @@ def settle_options(message: Message[Any], actors: Mapping[str, Actor[..., Any]])
       InvalidArgument: when a lane or key is malformed; when a later step names one by a function; and when a message is
         unique that a group's completion callback waits for.
     """
+    if not message.options:
+        return
     _settle(message.actor_name, message.options, message.args, message.kwargs)
     steps = [(message.actor_name, message.options)]
     for fields in _later_steps(message.options):
@@ -112,19 +117,30 @@ def _later_steps(options: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
         options = fields["options"]
 
 
-def encode(message: Message[Any]) -> bytes:
-    """What ``message.encode()`` answers, byte for byte, without making a JSON encoder for each message."""
-    if type(get_encoder()) is not JSONEncoder or type(message) not in (Message, SentMessage):
+def encode(message: Message[Any], job_id: str | None = None) -> bytes:
+    """The payload of a message: what ``message.encode()`` answers, byte for byte, where all of it is to be sent.
+
+    A server keeps a row compact as long as its payload is short, so what a worker fills in is left out (wire §10): of a
+    message that has no id yet, and of one whose id is that of its job. Other encoders than Dramatiq's own are given all
+    fields, as they may rely on them.
+
+    Parameters:
+      message: the message.
+      job_id: the job that has this payload, when it is known already.
+    """
+    if type(get_encoder()) is not JSONEncoder or type(message) not in _KNOWN:
         return message.encode()
-    fields = {
-        "queue_name": message.queue_name,
-        "actor_name": message.actor_name,
-        "args": message.args,
-        "kwargs": message.kwargs,
-        "options": message.options,
-        "message_id": message.message_id,
-        "message_timestamp": message.message_timestamp,
-    }
+    known = vars(message)
+    if "message_id" in known and (job_id is None or known["message_id"] != job_id):
+        return _to_json(message.asdict()).encode()
+    fields: dict[str, Any] = {"actor_name": message.actor_name, "args": message.args}
+    if message.kwargs:
+        fields["kwargs"] = message.kwargs
+    if message.options:
+        fields["options"] = message.options
+    timestamp = known.get("message_timestamp")
+    if timestamp is not None and (job_id is None or timestamp != minted_at_ms(job_id)):
+        fields["message_timestamp"] = timestamp
     return _to_json(fields).encode()
 
 

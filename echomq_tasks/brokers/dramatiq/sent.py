@@ -10,7 +10,9 @@ from dramatiq.results import ResultBackend, ResultMissing, Results
 
 from echomq_tasks.brokers.dramatiq.delivery import decode
 from echomq_tasks.brokers.dramatiq.transport import transport
+from echomq_tasks.brokers.dramatiq.unsent import UnsentMessage
 from echomq_tasks.errors import JobCancelled
+from echomq_tasks.identity import minted_at_ms
 from echomq_tasks.queue import Cancellation
 
 if TYPE_CHECKING:
@@ -21,8 +23,10 @@ R = TypeVar("R", covariant=True)
 _log = logging.getLogger(__name__)
 
 
-class SentMessage(Message[R]):
+class SentMessage(UnsentMessage[R]):
     """A message that an :class:`EchoMQBroker` has sent. Its fields, its encoding and what it equals are Dramatiq's.
+
+    The message of our ``actor``, whose id nobody had read before, has its JOB id for its ``message_id``.
 
     Attributes:
       job_id: the JOB id; that of the job that holds the key when this one was refused as a duplicate.
@@ -36,10 +40,17 @@ class SentMessage(Message[R]):
     @classmethod
     def of(cls, message: Message[Any], job_id: str, broker: EchoMQBroker, *, duplicate: bool = False) -> None:
         """Turn ``message`` itself into a sent one, so that the children of a group and the like know their jobs too."""
-        if type(message) is Message:
+        if type(message) is Message or type(message) is UnsentMessage:
             object.__setattr__(message, "__class__", cls)
         # Beside the fields, so that messages stay equal and their encoding Dramatiq's.
         vars(message).update(job_id=job_id, duplicate=duplicate, _broker=broker)
+
+    def _made_id(self) -> str:
+        # What was sent without an id is found by that of its job; a duplicate was not sent.
+        return super()._made_id() if self.duplicate else self.job_id
+
+    def _made_timestamp(self) -> int:
+        return super()._made_timestamp() if self.duplicate else minted_at_ms(self.job_id)
 
     def cancel(self) -> Cancellation:
         """Cancel the job: one that waits is removed; one that runs is asked to stop, and will not run again.
@@ -96,13 +107,5 @@ class SentMessage(Message[R]):
                 f"that job has its result"
             ) from None
 
-    def __eq__(self, other: object) -> bool:
-        if not isinstance(other, Message):
-            return NotImplemented
-        return self.asdict() == other.asdict()
-
-    # As with Dramatiq's: it holds lists and dicts.
-    __hash__ = Message.__hash__
-
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_broker"}
+        return {name: value for name, value in super().__getstate__().items() if name != "_broker"}

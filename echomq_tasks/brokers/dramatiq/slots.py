@@ -4,6 +4,14 @@ from __future__ import annotations
 
 import threading
 import time
+from typing import Protocol
+
+
+class Places(Protocol):
+    """Where a delivery gives its place back."""
+
+    def give(self, count: int) -> None:
+        """Take so many places back."""
 
 
 class Slots:

@@ -72,9 +72,11 @@ class Tending:
         self._sweep_at = 0.0
         self._trimmed_to: str | None = None
         self._claimed_at = time.monotonic()
+        #: Counts what may have changed what there is to claim, or when to look for it.
+        self.stirred = 0
         self._registering = _Chore("registering repeats", lambda: register_repeats(broker, queue), beat)
         self._firing = _Chore("firing repeats", self._fire, _PAUSE)
-        self._delivering = _Chore("delivering to parents", lambda: queue.deliver(), _PAUSE)
+        self._delivering = _Chore("delivering to parents", self._deliver, _PAUSE)
         self._trimming = _Chore("dropping old dead jobs", self._trim, beat, due=0.0)
         self._retaining = _Chore("trimming logs", self._retain, beat, due=0.0)
         self._chores = (self._registering, self._firing, self._delivering, self._trimming, self._retaining)
@@ -138,6 +140,7 @@ class Tending:
             return
         self._broker.signalling.swept(self._queue, swept)
         if swept.recovered:
+            self.stirred += 1
             self.logger.warning("%d jobs of a lost worker wait again: %s", len(swept.recovered), swept.recovered[:5])
         for job_id in swept.dead:
             self.logger.error("Job %s goes to dead: %d workers died with it", job_id, self._broker.max_stalled)
@@ -145,7 +148,12 @@ class Tending:
             # A full step means that there may be more.
             self._sweep_at = time.monotonic() + _SOON
 
+    def _deliver(self) -> None:
+        self.stirred += 1
+        self._queue.deliver()
+
     def _fire(self) -> None:
+        self.stirred += 1
         self._broker.signalling.fired(self._queue, self._queue.fire_repeats())
 
     def _retain(self) -> None:

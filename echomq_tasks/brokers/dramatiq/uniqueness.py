@@ -48,6 +48,8 @@ def unique_of(message: Message[Any], actor: Actor[..., Any] | None) -> Unique | 
     Raises:
       InvalidArgument: when an option is malformed, or the arguments have no stable form to make a key of.
     """
+    if not message.options and (actor is None or actor.options.get("unique") is None):
+        return None
     unique = message.options.get("unique", None if actor is None else actor.options.get("unique"))
     options = message.options if unique is None or actor is None else {**actor.options, **message.options}
     if _seconds(unique) is not None and "unique_ttl" not in message.options:

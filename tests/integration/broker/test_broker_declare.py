@@ -174,6 +174,12 @@ def test_a_lease_out_of_range_is_refused(lease: object) -> None:
         EchoMQBroker("valkey://127.0.0.1:1", lease=lease)  # type: ignore[arg-type]
 
 
+@pytest.mark.parametrize("trim_messages", [None, 0, 1, "no"])
+def test_whether_messages_are_trimmed_is_yes_or_no(trim_messages: object) -> None:
+    with pytest.raises(ConfigError, match="trim_messages is True or False, not"):
+        EchoMQBroker("valkey://127.0.0.1:1", trim_messages=trim_messages)  # type: ignore[arg-type]
+
+
 @pytest.mark.parametrize("max_stalled", [0, -1, True, 1.5, "3"])
 def test_a_stall_limit_out_of_range_is_refused(max_stalled: object) -> None:
     with pytest.raises(ConfigError, match="max_stalled"):

@@ -1,0 +1,108 @@
+"""Standing at several queues at once: one BLPOP for all of them where their keys may share one."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from echomq_tasks.connection import Connection
+from echomq_tasks.errors import ServerUnavailable
+from echomq_tasks.keyspace import queue_key
+from echomq_tasks.queue.spot import Spot
+
+
+class Standing:
+    """One worker's places to wait for several queues; owned by one thread at a time.
+
+    One server takes one ``BLPOP`` over the wake keys of all queues, on one connection; a cluster takes one for each
+    queue. They stay on the server until a token comes or :meth:`leave` takes them back: while they stand, the worker
+    counts as ready for jobs of all these queues.
+
+    Parameters:
+      connection: the server.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._queues: dict[bytes, str] = {}
+        self._spots: list[Spot] = []
+        # In a cluster, all that were made so far: which queues have room changes often, and a connection is dear.
+        self._known: dict[bytes, Spot] = {}
+
+    @property
+    def stands(self) -> bool:
+        """Whether a BLPOP stands."""
+        return any(spot.stands for spot in self._spots)
+
+    def at(self, queues: Sequence[str]) -> list[Spot]:
+        """Stand at these queues and at no others; answers the places, whose descriptors a poll may wait for.
+
+        Raises:
+          ServerUnavailable: when a connection cannot be made, or broke.
+        """
+        keys = {queue_key(queue, "wake"): queue for queue in queues}
+        if keys != self._queues:
+            if self._connection.is_cluster:
+                self._choose(keys)
+            else:
+                self._move(tuple(keys))
+            self._queues = keys
+        for spot in self._spots:
+            spot.stand()
+        return self._spots
+
+    def _move(self, keys: tuple[bytes, ...]) -> None:
+        """Stand elsewhere with the one connection there is."""
+        self.leave()
+        if not keys:
+            self.close()
+            self._spots = []
+        elif self._spots:
+            self._spots[0].keys = keys
+        else:
+            self._spots = [Spot(keys, self._connection)]
+
+    def _choose(self, keys: Collection[bytes]) -> None:
+        for key, spot in self._known.items():
+            if key not in keys:
+                spot.leave()
+        for key in keys:
+            if key not in self._known:
+                self._known[key] = Spot((key,), self._connection)
+        self._spots = [self._known[key] for key in keys]
+
+    def tokens(self) -> list[str]:
+        """The queues whose tokens have come; each token is spent.
+
+        Raises:
+          ServerUnavailable: when a connection broke: look at all queues, for any token may be lost with it.
+        """
+        found: list[str] = []
+        broken: ServerUnavailable | None = None
+        for spot in self._spots:
+            try:
+                key = spot.take()
+            except ServerUnavailable as error:
+                broken = error
+            else:
+                if key is not None:
+                    found.append(self._queues[key])
+        if broken is not None:
+            raise broken
+        return found
+
+    def leave(self) -> None:
+        """Take back what stands; tokens that came meanwhile are passed on. Costs nothing when nothing stands."""
+        for spot in self._spots:
+            spot.leave()
+
+    def pass_on(self, queue: str) -> None:
+        """Give a queue's token back for another worker to take."""
+        # Any of them can: it goes by the client.
+        for spot in self._spots:
+            spot.pass_on(queue_key(queue, "wake"))
+            return
+
+    def close(self) -> None:
+        """Close the connections."""
+        for spot in (*self._spots, *self._known.values()):
+            spot.close()

@@ -1,0 +1,108 @@
+"""Where the pump sleeps: one poll over its bell and the places at the wake keys."""
+
+from __future__ import annotations
+
+import logging
+import math
+import select
+import time
+from collections.abc import Callable, Collection, Sequence
+
+from echomq_tasks.connection import Connection
+from echomq_tasks.errors import ServerUnavailable
+from echomq_tasks.queue.standing import Standing
+from echomq_tasks.worker.bell import Bell
+
+_log = logging.getLogger(__name__)
+
+#: Seconds for which nobody stands at the wake keys after the connection for that broke twice in this time.
+_BROKE_AGAIN = 1.0
+
+
+class Lookout:
+    """Stands at wake keys and waits; for one thread, but for the bell.
+
+    Parameters:
+      connect: gives the connection, when it is needed.
+    """
+
+    def __init__(self, connect: Callable[[], Connection]) -> None:
+        #: Whoever rings it ends the sleep.
+        self.bell = Bell()
+        self._connect = connect
+        self._poll = select.poll()
+        self._poll.register(self.bell.fileno(), select.POLLIN)
+        self._watched: tuple[int, ...] = ()
+        self._standing: Standing | None = None
+        #: The monotonic second before which it does not stand.
+        self.stand_at = 0.0
+        self._broke_at = -math.inf
+        self._at: Sequence[str] = ()
+
+    def stand(self, queues: Sequence[str]) -> None:
+        """Stand at the wake keys of these queues, and at no others.
+
+        Raises:
+          ServerError, ConfigError: when there is no connection.
+        """
+        if time.monotonic() < self.stand_at:
+            return
+        if self._standing is None:
+            self._standing = Standing(self._connect())
+        self._at = queues
+        self._watch([spot.fileno() for spot in self._standing.at(queues)])
+
+    @property
+    def at(self) -> Sequence[str]:
+        """The queues at whose wake keys it stands."""
+        return self._at if self._standing is not None and self._standing.stands else ()
+
+    def stands_among(self, queues: Collection[str]) -> bool:
+        """Whether it stands at none but these."""
+        return all(each in queues for each in self.at)
+
+    def leave(self) -> None:
+        """Stand nowhere: while a BLPOP stands, tokens come here that a worker with room should have."""
+        if self._standing is not None and self._standing.stands:
+            self._watch(())
+            self._standing.leave()
+
+    def pass_on(self, queue: str) -> None:
+        """Give a queue's token back for another worker to take."""
+        if self._standing is not None:
+            self._standing.pass_on(queue)
+
+    def close(self) -> None:
+        """Leave, and close the connections."""
+        self.leave()
+        if self._standing is not None:
+            self._standing.close()
+
+    def sleep(self, until: float, queues: Collection[str]) -> Collection[str]:
+        """Sleep until a monotonic second, a ring or a token; answers which of the ``queues`` to look at."""
+        ready = self._poll.poll(max((until - time.monotonic()) * 1000, 0.0))
+        rung = any(descriptor == self.bell.fileno() for descriptor, _ in ready)
+        if rung:
+            self.bell.clear()
+        if self._standing is None or not self._standing.stands or (rung and len(ready) == 1):
+            return ()
+        try:
+            # Without an answer, too: one that is overdue is noticed there.
+            return self._standing.tokens()
+        except ServerUnavailable as error:
+            # If only this connection broke, a look finds the server there; if not, the look says so.
+            _log.debug("%s", error)
+            self._watch(())
+            now = time.monotonic()
+            if now - self._broke_at < _BROKE_AGAIN:
+                self.stand_at = now + _BROKE_AGAIN
+            self._broke_at = now
+            return queues
+
+    def _watch(self, descriptors: Sequence[int]) -> None:
+        if (wanted := tuple(descriptors)) != self._watched:
+            for old in self._watched:
+                self._poll.unregister(old)
+            for new in wanted:
+                self._poll.register(new, select.POLLIN)
+            self._watched = wanted
