@@ -14,7 +14,8 @@ from echomq_tasks.queue import Job, Queue, Verdict
 #: Seconds for which an answer to "was it cancelled?" stands, so that a tight loop may ask at every step.
 _ASK_AGAIN = 1.0
 
-_running: ContextVar[CurrentJob | None] = ContextVar("echomq_current_job", default=None)
+# What gives it: most jobs never look.
+_running: ContextVar[Callable[[], CurrentJob] | None] = ContextVar("echomq_current_job", default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,9 +39,17 @@ class CurrentJob:
       queue: its queue.
       decode: how a child's result is read.
       has_lost: tells whether the lease was lost to another worker, as far as is known here.
+      progressed: called with what :meth:`progress` noted, for the signal.
     """
 
-    def __init__(self, job: Job, queue: Queue, decode: Callable[[bytes], Any], has_lost: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        job: Job,
+        queue: Queue,
+        decode: Callable[[bytes], Any],
+        has_lost: Callable[[], bool],
+        progressed: Callable[[str], None] | None = None,
+    ) -> None:
         self._job = job
         self.queue = queue
         self._decode = decode
@@ -51,8 +60,7 @@ class CurrentJob:
         self._ask_at = 0.0
         #: Why its coroutine is cancelled: ``TimeLimitExceeded``, ``Shutdown`` or ``JobCancelled``; None when it is not.
         self.interrupted: BaseException | None = None
-        #: Called with what :meth:`progress` noted, for the signal.
-        self.on_progress: Callable[[str], None] | None = None
+        self._progressed = progressed
 
     @property
     def id(self) -> str:
@@ -61,8 +69,17 @@ class CurrentJob:
 
     @property
     def attempt(self) -> int:
-        """Which try this is, from 1: its failures count, and the workers that died with it since the last one."""
-        return self._job.failures + self._job.stalled + 1
+        """How often it was claimed, from 1: as in its events, and ``attempts`` of :meth:`echomq_tasks.queue.Queue.get`.
+
+        Every run counts, also one that was cut short by a stop or by the end of its worker, and so does a claim that
+        was given back before it ran: at 1, nothing of it was ever done, and above that some of it may have been.
+        """
+        return self._job.token
+
+    @property
+    def failures(self) -> int:
+        """How often its function has raised, from 0: what its retries are counted by. Runs cut short do not count."""
+        return self._job.failures
 
     @property
     def group(self) -> str | None:
@@ -120,8 +137,8 @@ class CurrentJob:
           ServerUnavailable: when the server did not answer.
         """
         verdict = self.queue.update_progress(self.id, progress)
-        if self.on_progress is not None and verdict is Verdict.OK:
-            self.on_progress(str(progress))
+        if self._progressed is not None and verdict is Verdict.OK:
+            self._progressed(str(progress))
 
     def log(self, line: str, *, keep: int | None = 1000) -> None:
         """Add a line to its log, of which the last ``keep`` are kept; None keeps all.
@@ -164,14 +181,14 @@ def current_job() -> CurrentJob:
       RuntimeError: when no job runs here: in a thread that the job started itself, or when the function was called
         without a worker.
     """
-    job = _running.get()
-    if job is None:
+    give = _running.get()
+    if give is None:
         raise RuntimeError(
             "no job runs here: current_job() works in an actor that a worker runs, not in a thread it started"
         )
-    return job
+    return give()
 
 
-def enter(job: CurrentJob | None) -> None:
-    """Make ``job`` the current one of this thread (for workers); None when it has ended."""
-    _running.set(job)
+def enter(give: Callable[[], CurrentJob] | None) -> None:
+    """Make the job that ``give`` answers the current one of this thread (for workers); None when it has ended."""
+    _running.set(give)

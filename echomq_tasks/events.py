@@ -6,6 +6,7 @@ import json
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from dataclasses import fields as dataclass_fields
+from functools import lru_cache
 from typing import Any, Final
 
 from echomq_tasks.errors import InvalidArgument
@@ -50,6 +51,9 @@ _KNOWN = frozenset(
     {"event", "id", "at", "job", "queue", "actor", "attempt", "duration_ms", "delay_ms", "error", "message", "progress"}
 )
 _json = json.JSONEncoder(separators=(",", ":")).encode
+#: A text as JSON has it; the same of what is said of every job.
+_quoted = json.encoder.encode_basestring_ascii
+_quoted_again = lru_cache(1024)(_quoted)
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -288,8 +292,10 @@ def event_text(actor: str | None, about: Mapping[str, str]) -> str:
 
     Any text will do: what UTF-8 cannot carry becomes a question mark.
     """
-    fields = {**({"actor": actor} if actor is not None else {}), **about}
-    return f",{_json({_clean(name): _clean(value) for name, value in fields.items()})[1:-1]}" if fields else ""
+    told = "" if actor is None else f',"actor":{_quoted_again(_clean(actor))}'
+    for name, value in about.items():
+        told += f",{_quoted_again(_clean(name))}:{_quoted(_clean(value))}"
+    return told
 
 
 def _clean(text: str) -> str:

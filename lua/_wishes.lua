@@ -38,3 +38,16 @@ end
 local function event_heard(call, name)
   return call.actors ~= nil or event_wanted(call, name)
 end
+
+-- Whether `name` is to be announced: it is wanted, and a log keeps it, or somebody may be subscribed. That nobody is can
+-- be known where there is one server alone: a cluster has subscribers on other nodes, and a replica has its own.
+local function event_told(base, call, name)
+  if not event_heard(call, name) then return false end
+  if call.log or call.sharded or redis.pcall('HGET', base .. 'meta', 'events_log') then return true end
+  local server = redis.pcall('INFO', 'replication', 'cluster')
+  if type(server) ~= 'string' or not string.find(server, 'connected_slaves:0\r', 1, true)
+    or not string.find(server, 'cluster_enabled:0\r', 1, true) then
+    return true
+  end
+  return redis.pcall('PUBSUB', 'NUMPAT') ~= 0 or redis.pcall('PUBSUB', 'NUMSUB', base .. 'events')[2] ~= 0
+end

@@ -121,7 +121,7 @@ end
 -- is for the others: from the first job on of which there is more to do, so that all are handed out in their order.
 local popped, at = {}, 1
 if not lost and not paused and not (meta[2] or meta[3] or meta[6]) and ring == 0 and not (next_due and next_due <= now)
-  and not event_heard(call, 'started') then
+  and (redis.call('EXISTS', base .. 'pending') == 0 or not event_told(base, call, 'started')) then
   popped = redis.call('ZPOPMIN', base .. 'pending', n)
   while popped[at] and claim_plain(popped[at]) do at = at + 2 end
   hold()

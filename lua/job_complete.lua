@@ -18,7 +18,7 @@ if refusal then return refusal end
 
 local base = KEYS[1]
 local rows, verdicts, ended, done = {}, {}, {}, {}
-local plain = not event_heard(call, 'completed')
+local plain = not event_told(base, call, 'completed')
 for i = 1, #ARGV, 3 do
   local id = ARGV[i]
   local fields = row_read(base .. 'job:' .. id, 'attempts', 'state', 'group', 'parent', 'parent_queue', 'unique')

@@ -32,7 +32,7 @@ end
 
 -- Jobs that only wait, flat and for now, of which nobody is told: as most do. The rest, and the time that it takes to
 -- define it, is for the others.
-local plain, seen, rows, places = not event_heard(wishes, 'enqueued'), {}, {}, {}
+local plain, seen, rows, places = not event_told(base, wishes, 'enqueued'), {}, {}, {}
 for i = 3, plain and #ARGV or 0, 7 do
   local id = ARGV[i]
   if seen[id] or ARGV[i + 2] ~= 'now' or ARGV[i + 5] ~= '' or ARGV[i + 6] ~= '' then

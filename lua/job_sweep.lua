@@ -6,6 +6,9 @@
 -- ERRORS: none
 -- WRITES: as job_reap, and row.stalled, flow:parents; dead, row.last_error, row.died, metrics:failed, de:<dedup id>, flow keys; announces
 -- COST: O(log n) a job; O(active) when the row of one was deleted by hand
+local base = KEYS[1]
+-- Most of the time nothing is held, and no parent waits.
+if redis.call('EXISTS', base .. 'active', base .. 'flow:parents') == 0 then return {{}, {}} end
 -- @include _row
 -- @include _clock
 -- @include _log
@@ -19,7 +22,7 @@
 -- @include _forget
 -- @include _dead
 local call = event_begin()
-local base, max_stalled = KEYS[1], tonumber(ARGV[2])
+local max_stalled = tonumber(ARGV[2])
 local recovered, buried, now, recount = {}, {}, event_now(call), false
 for _, id in ipairs(place_expired(base, now, tonumber(ARGV[1]))) do
   local row = base .. 'job:' .. id

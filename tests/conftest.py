@@ -91,6 +91,17 @@ def proxy(server: ServerProcess) -> Iterator[DroppingProxy]:
         yield opened
 
 
+@pytest.fixture(autouse=True)
+def _same_server() -> Iterator[None]:
+    """Forget the server that a command, run in this process, was given: it is set for processes that it starts."""
+    before = os.environ.get("EMQ_URL")
+    yield
+    if before is None:
+        os.environ.pop("EMQ_URL", None)
+    else:
+        os.environ["EMQ_URL"] = before
+
+
 @pytest.fixture
 def queue_name() -> str:
     """A queue name no other test uses."""
@@ -111,9 +122,15 @@ def record() -> Record:
 
 
 @pytest.fixture
-def make_app(queue_name: str) -> Iterator[Callable[..., App]]:
+def worker_kind() -> str:
+    """Which worker runs jobs; a test that holds for both is run twice (:func:`support.workers.choose`)."""
+    return "dramatiq"
+
+
+@pytest.fixture
+def make_app(queue_name: str, worker_kind: str) -> Iterator[Callable[..., App]]:
     """Make an app on a server: ``make_app(url, body, **options of the broker)``."""
-    with hiring(queue_name) as make:
+    with hiring(queue_name, worker_kind) as make:
         yield make
 
 

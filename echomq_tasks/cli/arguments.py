@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import re
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING, Literal, NoReturn
 
+from echomq_tasks.cli.terminal import clean
 from echomq_tasks.errors import InvalidArgument, InvalidId, InvalidName
 from echomq_tasks.identity import check_id, group_id
 from echomq_tasks.keyspace import check_queue, check_table, repeat_key
@@ -20,12 +21,23 @@ _DURATION = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]?)")
 _SECONDS = {"": 1, "s": 1, "m": 60, "h": 3600, "d": 86_400}
 
 
+class Parser(argparse.ArgumentParser):
+    """Tells a person in one line what is wrong with a command line, as whatever else goes wrong is told."""
+
+    def error(self, message: str) -> NoReturn:
+        """Tell it, and exit with 2."""
+        advise = self.get_default("advise")
+        said = message if advise is None else advise(message)
+        self.exit(2, f"{self.prog}: {clean(said)} (`{self.prog} --help` shows what it takes)\n")
+
+
 def add_command(
     commands: _SubParsersAction[argparse.ArgumentParser],
     name: str,
     run: Callable[[argparse.Namespace], int],
     *,
     summary: str,
+    advise: Callable[[str], str] | None = None,
     description: str | None = None,
     epilog: str | None = None,
     add_help: bool = True,
@@ -37,6 +49,7 @@ def add_command(
       name: what it is called.
       run: carries it out and answers the exit code.
       summary: its line in the general help.
+      advise: makes of what is wrong with its command line what a person is told.
       description: the beginning of its own help; the summary by default.
       epilog: the end of its own help.
       add_help: whether it answers ``--help`` itself.
@@ -44,7 +57,7 @@ def add_command(
     if description is None:
         description = summary[0].upper() + summary[1:] + "."
     command = commands.add_parser(name, description=description, epilog=epilog, add_help=add_help)
-    command.set_defaults(run=run, parser=command, summary=summary)
+    command.set_defaults(run=run, parser=command, summary=summary, advise=advise)
     return command
 
 

@@ -24,8 +24,9 @@ from echomq_tasks.cli import (
     repeats,
     worker,
 )
+from echomq_tasks.cli.arguments import Parser
 from echomq_tasks.cli.terminal import advice, note
-from echomq_tasks.errors import EchoMQError
+from echomq_tasks.errors import ConfigError, EchoMQError
 
 #: The commands, under what one wants to do.
 GROUPS: Mapping[str, Sequence[str]] = {
@@ -52,7 +53,7 @@ when needed.
 
 def parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    root = argparse.ArgumentParser(
+    root = Parser(
         prog="echomq",
         usage="echomq [--help] [--version] COMMAND ...",
         epilog=_EPILOG,
@@ -97,7 +98,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return code
     except EchoMQError as error:
         note(advice(error))
-        return 1
+        # A URL that is none, or an option of it, is a command line that makes no sense.
+        return 2 if isinstance(error, ConfigError) else 1
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:

@@ -7,28 +7,31 @@ import math
 import os
 from typing import TYPE_CHECKING
 
-from echomq_tasks.cli.arguments import add_command, count, duration
+from echomq_tasks.cli.arguments import add_command, count, duration, queue_name
 from echomq_tasks.cli.modules import missing_module
-from echomq_tasks.cli.terminal import note
+from echomq_tasks.cli.terminal import advice, note
 from echomq_tasks.config import Config
+from echomq_tasks.errors import ConfigError
 
 if TYPE_CHECKING:
     from argparse import _SubParsersAction
 
     from echomq_tasks.worker.settings import Settings
 
-#: Exit codes: what was named cannot be run; another process has the pid file. Dramatiq's are the same.
+#: Exit codes: what was asked for cannot be done; the pid file cannot be had. Dramatiq's are the same.
 _CANNOT_RUN = 2
 _PID_FILE = 4
 
+_EXAMPLE = "echomq worker myapp.tasks -Q mail"
 _DESCRIPTION = (
     "Run the actors that modules declare, in several processes with several threads each, until Ctrl-C or SIGTERM, "
     "which lets running jobs finish and gives the rest back; a second one ends them at once. SIGHUP loads the code "
-    "again, one process after the other. A process that dies is replaced."
+    "again, one process after the other; SIGUSR1 opens the log file again. A process that dies is replaced."
 )
 _EPILOG = (
-    "Exit codes: 0 when everything ended as it was asked to, 1 when running jobs were cut short, 2 when a module "
-    "cannot be imported, 3 when the server refuses, 4 when the pid file is another process's. "
+    "Exit codes: 0 when everything ended as it was asked to; 1 when running jobs were cut short; 2 when what was asked "
+    "for cannot be done: an option or the URL is wrong, a module cannot be imported, no actor has the queues, a file "
+    "cannot be opened; 3 when the server refuses; 4 when the pid file is another process's or cannot be written. "
     "`dramatiq MODULE` runs the same modules with Dramatiq's own worker."
 )
 
@@ -40,6 +43,7 @@ def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
         "worker",
         run,
         summary="run the actors that modules declare",
+        advise=_advise,
         description=_DESCRIPTION,
         epilog=_EPILOG,
     )
@@ -51,7 +55,7 @@ def add(commands: _SubParsersAction[argparse.ArgumentParser]) -> None:
     )
     command.add_argument("modules", metavar="MODULE", nargs="*", help="more modules that declare actors, if any")
     command.add_argument(
-        "--url", help="the server of actors that set no broker (default: EMQ_URL, else the embedded server)"
+        "--url", help="the server of a broker that names none itself (default: EMQ_URL, else the embedded server)"
     )
     _add_work(command)
     _add_ends(command)
@@ -63,8 +67,10 @@ def _add_work(command: argparse.ArgumentParser) -> None:
         "--queues",
         "-Q",
         nargs="+",
+        type=_queue_names,
+        action="extend",
         metavar="QUEUE",
-        help="only these of the declared queues, with spaces or commas between (default: all)",
+        help="only these of the declared queues, with spaces or commas between; may be given again (default: all)",
     )
     command.add_argument(
         "--processes", "-p", type=count, default=_processors(), help="worker processes (default: %(default)s)"
@@ -111,7 +117,7 @@ def _add_ends(command: argparse.ArgumentParser) -> None:
         "--max-jobs",
         type=count,
         metavar="N",
-        help="replace a process when it has run about so many jobs; what runs in it is finished",
+        help="replace a process when about so many jobs have begun in it; what runs in it is finished",
     )
     command.add_argument(
         "--max-memory",
@@ -141,7 +147,7 @@ def _add_ends(command: argparse.ArgumentParser) -> None:
 def _add_surroundings(command: argparse.ArgumentParser) -> None:
     command.add_argument("--pid-file", metavar="FILE", help="write the main process's id into this file")
     command.add_argument(
-        "--log-file", metavar="FILE", help="add all that is logged or printed to this file; SIGHUP opens it again"
+        "--log-file", metavar="FILE", help="add all that is logged or printed to this file; SIGUSR1 opens it again"
     )
     command.add_argument(
         "--skip-logging", action="store_true", help="leave logging in the worker processes to the modules"
@@ -194,31 +200,48 @@ def _mebibytes(text: str) -> float:
     return number
 
 
-def run(options: argparse.Namespace) -> int:
-    """Run workers until a signal stops them; answers the exit code: 2 when a module cannot be found.
+def _advise(problem: str) -> str:
+    """What argparse says, with what to do about it where it does not see that itself."""
+    if "arguments are required" in problem:
+        # An option that takes several values has taken it, or there is none.
+        return f"name a module, and options after it: `{_EXAMPLE}`"
+    said, _, arguments = problem.partition("unrecognized arguments: ")
+    if not said and not arguments.startswith("-"):
+        return f"{problem}: name all modules one after the other, before the options"
+    return problem
 
-    Raises:
-      ConfigError: when ``--url`` is wrong.
-    """
-    # Checked here, where nothing is imported: found by the worker processes it would be a traceback.
-    for name in (options.broker, *options.modules):
-        if problem := missing_module(name, options.path):
-            note(problem)
-            return _CANNOT_RUN
+
+def _queue_names(text: str) -> list[str]:
+    names = [name for name in text.split(",") if name]
+    # Of a variable that is empty, say. None at all would mean all of them.
+    return [queue_name(name) for name in names or [text]]
+
+
+def run(options: argparse.Namespace) -> int:
+    """Run workers until a signal stops them; answers the exit code: 2 when what was asked for cannot be done."""
     if problem := _wrong(options):
         note(problem)
         return _CANNOT_RUN
     if options.url is not None:
-        Config.parse(options.url)
         # The processes that are started make their own connections.
         os.environ["EMQ_URL"] = options.url
     return _supervise(_settings(options))
 
 
 def _wrong(options: argparse.Namespace) -> str | None:
+    """Why what was asked for cannot be done; what is seen without importing anything, which is for the processes."""
+    if options.url is not None:
+        try:
+            Config.parse(options.url)
+        except ConfigError as error:
+            return advice(error)
     for name in options.fork_function:
         if not all(name.partition(":")):
             return f"a function is named as MODULE:FUNCTION, not {name!r}"
+    for name in (options.broker, *options.modules, *options.fork_function):
+        # Found by a process it would be a traceback.
+        if problem := missing_module(name, options.path):
+            return problem
     if options.watch is not None and not os.path.isdir(options.watch):
         return f"{options.watch!r} is no directory to watch"
     return None
@@ -227,11 +250,12 @@ def _wrong(options: argparse.Namespace) -> str | None:
 def _settings(options: argparse.Namespace) -> Settings:
     from echomq_tasks.worker.settings import Settings
 
-    queues = [name for text in options.queues or () for name in text.split(",") if name]
+    queues = [name for names in options.queues or () for name in names]
     return Settings(
         broker=options.broker,
         modules=tuple(options.modules),
         path=tuple(options.path),
+        server=None if options.url is None else Config.parse(options.url).address,
         queues=tuple(dict.fromkeys(queues)),
         processes=options.processes,
         threads=options.threads,
@@ -244,7 +268,8 @@ def _settings(options: argparse.Namespace) -> Settings:
         watch_include=tuple(options.watch_include),
         watch_exclude=tuple(options.watch_exclude),
         pid_file=options.pid_file,
-        log_file=options.log_file,
+        # Processes open it again, wherever their modules have gone meanwhile.
+        log_file=None if options.log_file is None else os.path.abspath(options.log_file),
         verbose=options.verbose,
         skip_logging=options.skip_logging,
         use_spawn=options.use_spawn,

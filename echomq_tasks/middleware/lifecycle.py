@@ -5,14 +5,16 @@ from __future__ import annotations
 import logging
 import os
 import socket
-from collections.abc import Collection
+import time
+from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Any
 
 from dramatiq import Actor, Broker, Middleware, Worker
 from dramatiq.middleware import MiddlewareError
 
 from echomq_tasks.bus import Log
-from echomq_tasks.errors import ConfigError, EchoMQError, InvalidArgument
+from echomq_tasks.errors import ConfigError, EchoMQError, InvalidArgument, ServerUnavailable
 from echomq_tasks.events import Announcing, chosen_events
 from echomq_tasks.keyspace import stream_key
 from echomq_tasks.scripts.arguments import seconds_to_ms, whole
@@ -21,6 +23,8 @@ _log = logging.getLogger(__name__)
 
 #: In whose name the bounds of its log stand.
 _OWNER = "lifecycle"
+#: How many queues one log line names.
+_MOST_NAMES = 5
 
 
 class _WrongBroker(ConfigError, MiddlewareError):
@@ -73,6 +77,8 @@ class Lifecycle(Middleware):
         self.maxlen = maxlen
         self.older_than = older_than
         self.sharded = sharded
+        # The monotonic second at which the server began to be away, as far as it is known here.
+        self._away_since: float | None = None
 
     @property
     def actor_options(self) -> set[str]:
@@ -96,8 +102,8 @@ class Lifecycle(Middleware):
         """Bound the log, and announce ``worker_started`` on each queue that it serves: before its first job starts."""
         _announcing(broker)
         if self.log is not None:
-            for queue_name in _served(broker, worker):
-                self._prepare(broker, queue_name)
+            prepare = partial(self._prepare, broker)
+            self._for_each(_served(broker, worker), prepare, f"The log {self.log!r} is not prepared")
         self._tell(broker, worker, "worker_started")
 
     def before_worker_shutdown(self, broker: Broker, worker: Worker) -> None:
@@ -109,21 +115,43 @@ class Lifecycle(Middleware):
         self._tell(broker, worker, "worker_stopped")
 
     def _prepare(self, broker: Any, queue_name: str) -> None:
-        try:
-            log = Log(queue_name, str(self.log), broker.connection)
-            if not log.retain_for(_OWNER, self.maxlen, older_than=self.older_than):
-                _log.info("The log %r of queue %r keeps the bounds that retain() gave it.", self.log, queue_name)
-            broker.queue(queue_name).keep_events(self.log)
-        except EchoMQError as error:
-            _log.warning("The log %r of queue %r is not prepared: %s", self.log, queue_name, error)
+        log = Log(queue_name, str(self.log), broker.connection)
+        if not log.retain_for(_OWNER, self.maxlen, older_than=self.older_than):
+            _log.info("The log %r of queue %r keeps the bounds that retain() gave it.", self.log, queue_name)
+        broker.queue(queue_name).keep_events(self.log)
 
     def _tell(self, broker: Any, worker: Worker, event: str) -> None:
         about = worker_fields(worker)
-        for queue_name in _served(broker, worker):
+
+        def tell(queue_name: str) -> None:
+            broker.queue(queue_name).publish_event(event, about=about)
+
+        self._for_each(_served(broker, worker), tell, f"{event} is not announced")
+
+    def _for_each(self, queue_names: Collection[str], do: Callable[[str], None], lament: str) -> None:
+        """Do it for each queue; what fails for many of them, or again and again, is told once."""
+        failures: dict[tuple[bool, str], list[str]] = {}
+        for queue_name in queue_names:
             try:
-                broker.queue(queue_name).publish_event(event, about=about)
+                do(queue_name)
             except EchoMQError as error:
-                _log.warning("%s of queue %r is not announced: %s", event, queue_name, error)
+                failures.setdefault((isinstance(error, ServerUnavailable), str(error)), []).append(queue_name)
+        for (away, reason), failed in failures.items():
+            known = away and self._away_since is not None
+            if away and self._away_since is None:
+                self._away_since = time.monotonic()
+            _log.log(logging.DEBUG if known else logging.WARNING, "%s on %s: %s", lament, _listed(failed), reason)
+        if queue_names and self._away_since is not None and not any(away for away, _ in failures):
+            _log.info("The events of workers are announced again, after %.1f s.", time.monotonic() - self._away_since)
+            self._away_since = None
+
+
+def _listed(queue_names: Sequence[str]) -> str:
+    """The queues in words."""
+    if len(queue_names) == 1:
+        return f"queue {queue_names[0]!r}"
+    more = ", ..." if len(queue_names) > _MOST_NAMES else ""
+    return f"{len(queue_names)} queues ({', '.join(map(repr, queue_names[:_MOST_NAMES]))}{more})"
 
 
 def worker_fields(worker: Worker) -> dict[str, str]:

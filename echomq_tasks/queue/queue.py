@@ -244,16 +244,19 @@ class Queue(DeadJobs, Flows, Outbox, Editing, Upkeep, Results, Repeats, Operatin
           settlements: what is done.
           checked: False for jobs just as a claim has answered them, which are not looked at again.
         """
-        if not checked and not self.announcing.tells_ends:
+        if not checked:
             done: list[bytes | str | int] = []
             for settlement in settlements:
                 if type(settlement) is not Complete or settlement.result:
                     break
-                done += (settlement.job.id, settlement.job.token, b"")
+                job = settlement.job
+                done += (job.id, job.token, b"")
             else:
                 # What a worker settles most of the time.
-                calls = [Call("job_complete", self.base, done, self.event_args())] if done else []
-                return calls, [list(range(len(settlements)))] if done else []
+                if not done:
+                    return [], []
+                ends = [about_text(end) for end in settlements] if self.announcing.tells_ends else ()  # type: ignore[arg-type]
+                return [Call("job_complete", self.base, done, self.event_args(ends))], [list(range(len(settlements)))]
         args: dict[str, list[bytes | str | int]] = {}
         places: dict[str, list[int]] = {}
         texts: dict[str, list[str]] = {}

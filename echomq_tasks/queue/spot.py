@@ -88,8 +88,11 @@ class Spot:
             raise
         self._parked_at = time.monotonic()
 
-    def take(self) -> bytes | None:
+    def take(self, *, ready: bool = False) -> bytes | None:
         """The key whose token has come, which is then spent; None when none has, or the BLPOP ended without one.
+
+        Parameters:
+          ready: whether the descriptor is known to be readable.
 
         Raises:
           ServerUnavailable: when the connection broke, or has not answered for too long; a token may be lost with it.
@@ -97,7 +100,7 @@ class Spot:
         if self._parked_at is None:
             return None
         try:
-            if self._wire.can_read(0):
+            if ready or self._wire.can_read(0):
                 return self._answer()
             if time.monotonic() > self.overdue_at:
                 raise redis.ConnectionError(f"no answer for {_BLOCK + _GRACE:g} seconds")

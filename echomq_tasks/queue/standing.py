@@ -70,8 +70,11 @@ class Standing:
                 self._known[key] = Spot((key,), self._connection)
         self._spots = [self._known[key] for key in keys]
 
-    def tokens(self) -> list[str]:
+    def tokens(self, ready: Collection[int] = ()) -> list[str]:
         """The queues whose tokens have come; each token is spent.
+
+        Parameters:
+          ready: descriptors that are known to be readable.
 
         Raises:
           ServerUnavailable: when a connection broke: look at all queues, for any token may be lost with it.
@@ -80,7 +83,7 @@ class Standing:
         broken: ServerUnavailable | None = None
         for spot in self._spots:
             try:
-                key = spot.take()
+                key = spot.take(ready=bool(ready) and spot.stands and spot.fileno() in ready)
             except ServerUnavailable as error:
                 broken = error
             else:

@@ -11,6 +11,7 @@ from echomq_tasks.queue.model import Claimed, Settlement, Verdict
 from echomq_tasks.queue.queue import Queue
 from echomq_tasks.queue.replies import verdict_of
 from echomq_tasks.scripts import Call
+from echomq_tasks.scripts.callers import Caller
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,65 +46,118 @@ class Answered:
 _NOTHING = Claimed(())
 
 
-def turn_all(asked: Sequence[Asked], *, lease: float = 30.0) -> list[Answered]:
-    """Settle and claim at several queues of one server, in one round trip; one answer for each, in order.
+class RoundTrip:
+    """Settles and claims at several queues of one server: sent when this is made, answered by :meth:`answers`.
+
+    For one thread, which may have several under way.
+
+    Parameters:
+      asked: what is asked of each.
+      lease: seconds that the claimed jobs are leased for.
 
     Raises:
       InvalidArgument, InvalidId: before a byte is sent, when one of the settlements cannot be sent.
-      ServerUnavailable: when the server did not answer. All can be repeated: a settlement that had been heard changes
+      ServerUnavailable: when the server is not there. All can be repeated: a settlement that had been heard changes
         nothing, and the next claim is given what this one took.
     """
-    try:
-        return _turn(asked, lease)
-    except ServerUnavailable:
-        if len(asked) < 2 or not asked[0].queue.connection.is_cluster:
-            raise
-    # A node that is away must not keep the queues of the others from being served.
-    answers: list[Answered] = []
-    for one in asked:
+
+    def __init__(self, asked: Sequence[Asked], *, lease: float = 30.0) -> None:
+        self._asked = asked
+        self._lease = lease
+        self._orders: list[list[list[int]]] = []
+        self._callers: list[Caller | None] = []
+        self._scripts = asked[0].queue.scripts
+        calls: list[Call] = []
         try:
-            answers += _turn([one], lease)
+            for one in asked:
+                mine, order = one.queue.settle_calls(one.settlements, checked=False)
+                calls += mine
+                self._orders.append(order)
+            # Behind them all, so that what is claimed does not come on top of what is done.
+            for one in asked:
+                caller = one.queue.claimers.take() if one.count else None
+                self._callers.append(caller)
+                if caller is not None:
+                    calls.append(one.queue.claim_call(one.count, lease, caller))
+            self._sent = self._scripts.send(calls) if calls else None
+        except BaseException:
+            self._give_back_callers()
+            raise
+
+    def fileno(self) -> int | None:
+        """The descriptor that becomes readable with the answers; None when they are to be asked for at once."""
+        return None if self._sent is None else self._sent.fileno()
+
+    def answers(self, *, late: bool = False, alone: bool = False) -> list[Answered]:
+        """Wait for the answers, one for each queue, in order.
+
+        Parameters:
+          late: whether they are there or do not come.
+          alone: whether no other thread of the process is about to run.
+
+        Raises:
+          ServerUnavailable: when the server did not answer; all can be repeated then, too. In a cluster it is the
+            answer of each queue that had none instead.
+        """
+        try:
+            return self._read(late, alone)
         except ServerUnavailable as error:
-            answers.append(Answered([error] * len(one.settlements), error if one.count else _NOTHING))
-    return answers
+            if not self._asked[0].queue.connection.is_cluster:
+                raise
+            if len(self._asked) == 1:
+                one = self._asked[0]
+                return [Answered([error] * len(one.settlements), error if one.count else _NOTHING)]
+        finally:
+            self._give_back_callers()
+        # A node that is away must not keep the queues of the others from being served.
+        return [answer for one in self._asked for answer in RoundTrip([one], lease=self._lease).answers()]
 
+    def close(self) -> None:
+        """Hear no answers. What was claimed is given to the next claim of this process, or back when its lease ends."""
+        if self._sent is not None:
+            self._sent.close()
+        self._give_back_callers()
 
-def _turn(asked: Sequence[Asked], lease: float) -> list[Answered]:
-    calls: list[Call] = []
-    orders: list[list[list[int]]] = []
-    callers = []
-    try:
-        for one in asked:
-            mine, order = one.queue.settle_calls(one.settlements, checked=False)
-            calls += mine
-            orders.append(order)
-            if one.count:
-                caller = one.queue.claimers.take()
-                callers.append((one.queue, caller))
-                calls.append(one.queue.claim_call(one.count, lease, caller))
-        replies = iter(asked[0].queue.scripts.attempt(calls) if calls else ())
-        answering = iter(callers)
-        answers: list[Answered] = []
-        read = []
-        for one, order in zip(asked, orders, strict=True):
+    def _read(self, late: bool, alone: bool) -> list[Answered]:
+        sent = self._sent
+        replies = iter(() if sent is None else self._scripts.receive(sent, late=late, alone=alone))
+        heard: list[list[Verdict | EchoMQError]] = []
+        for one, order in zip(self._asked, self._orders, strict=True):
             verdicts: list[Any] = [Verdict.GONE] * len(one.settlements)
             for places in order:
                 reply = next(replies)
                 failed = isinstance(reply, EchoMQError)
                 for index, place in enumerate(places):
                     verdicts[place] = reply if failed else verdict_of(reply[index])
+            heard.append(verdicts)
+        answers: list[Answered] = []
+        read: list[Caller] = []
+        for one, verdicts, caller in zip(self._asked, heard, self._callers, strict=True):
             claimed: Claimed | EchoMQError = _NOTHING
-            if one.count:
+            if caller is not None:
                 reply = next(replies)
-                queue, caller = next(answering)
-                claimed = reply if isinstance(reply, EchoMQError) else queue.claimed(reply)
-                if not isinstance(reply, EchoMQError):
+                if isinstance(reply, EchoMQError):
+                    claimed = reply
+                else:
+                    claimed = one.queue.claimed(reply)
                     read.append(caller)
             answers.append(Answered(verdicts, claimed))
         # Not before all was read: what is not answered is asked for again.
         for caller in read:
             caller.answered()
         return answers
-    finally:
-        for queue, caller in callers:
-            queue.claimers.give(caller)
+
+    def _give_back_callers(self) -> None:
+        # Fewer than were asked, when it went wrong on the way.
+        for one, caller in zip(self._asked, self._callers, strict=False):
+            if caller is not None:
+                one.queue.claimers.give(caller)
+        self._callers = [None] * len(self._asked)
+
+
+def turn_all(asked: Sequence[Asked], *, lease: float = 30.0) -> list[Answered]:
+    """Settle and claim at several queues of one server, in one round trip; one answer for each, in order.
+
+    Raises: as :class:`RoundTrip`.
+    """
+    return RoundTrip(asked, lease=lease).answers()

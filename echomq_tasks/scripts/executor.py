@@ -70,6 +70,31 @@ class Call(NamedTuple):
     events: Sequence[Argument] = ()
 
 
+class Sent:
+    """Calls that were sent, and whose replies are still to be read (:meth:`Scripts.receive`); for one thread."""
+
+    __slots__ = ("_wire", "calls", "commands")
+
+    def __init__(self, calls: Sequence[Call], commands: list[Packed], wire: Wire | None) -> None:
+        self.calls = calls
+        self.commands = commands
+        self._wire = wire
+
+    def fileno(self) -> int | None:
+        """The descriptor that becomes readable with the replies; None when there is none to wait for."""
+        return None if self._wire is None else self._wire.fileno()
+
+    def take(self) -> Wire | None:
+        """The connection, which is the caller's from now on."""
+        wire, self._wire = self._wire, None
+        return wire
+
+    def close(self) -> None:
+        """Read no replies: the connection goes."""
+        if (wire := self.take()) is not None:
+            wire.close()
+
+
 class Scripts:
     """The scripts of one server, and the mint whose node id that server leases.
 
@@ -175,6 +200,70 @@ class Scripts:
             return replies
         return self._second_looks(calls, commands, replies, repeat)
 
+    def load(self, names: Sequence[str]) -> None:
+        """Have the server know these scripts before they are called; what is missing then is loaded all the same.
+
+        Raises:
+          ServerUnavailable, ConfigError: when the server does not do it.
+        """
+        if commands := self._loads(names):
+            for name, reply in zip(names, self._send(commands, True), strict=True):
+                if isinstance(reply, ResponseError):
+                    raise self._error(self._scripts[name], reply) from reply
+
+    def send(self, calls: Sequence[Call]) -> Sent:
+        """Send several calls, for :meth:`receive` to read their replies: as :meth:`attempt`, in two steps.
+
+        In a cluster, and under TLS, the second step does all.
+
+        Raises:
+          ServerUnavailable: when there is no connection, or no way to send in time.
+        """
+        commands = [self._command(call) for call in calls]
+        if self.connection.is_cluster:
+            return Sent(calls, commands, None)
+        wire = self._take()
+        if wire.fileno() is None:
+            self._put_back(wire)
+            return Sent(calls, commands, None)
+        try:
+            wire.send(_packed(commands))
+        except BaseException as error:
+            wire.close()
+            if isinstance(error, redis.TimeoutError):
+                raise self._broke(error) from error
+            if not isinstance(error, (redis.ConnectionError, OSError)):
+                raise
+            # Those of its age are likely gone too: the second step begins with another one.
+            self.close()
+            return Sent(calls, commands, None)
+        return Sent(calls, commands, wire)
+
+    def receive(self, sent: Sent, *, late: bool = False, alone: bool = False) -> list[Any]:
+        """Wait for the replies to what was sent.
+
+        Parameters:
+          sent: what was.
+          late: whether they should have come by now, so that there is no more waiting for them.
+          alone: whether no other thread of the process is about to run.
+
+        Raises: as :meth:`attempt`.
+        """
+        calls, commands, wire = sent.calls, sent.commands, sent.take()
+        if wire is None:
+            replies = self._send(commands, True)
+        else:
+            try:
+                replies = self._read(wire, len(commands), partial(wire.receive, late=late, alone=alone))
+            except ServerUnavailable as error:
+                if isinstance(error.__cause__, redis.TimeoutError):
+                    raise
+                self.close()
+                replies = self._exchange(_packed(commands), len(commands))
+        if not any(isinstance(reply, ResponseError) for reply in replies):
+            return replies
+        return self._second_looks(calls, commands, replies, True)
+
     def _command(self, call: Call) -> Packed:
         script = self._scripts[call.name]
         args = (*call.args, *call.events, len(call.events)) if script.announces else call.args
@@ -236,9 +325,7 @@ class Scripts:
     def _send(self, commands: list[Packed], repeat: bool) -> list[Any]:
         if self.connection.is_cluster:
             return self._again(partial(self._exchange_cluster, commands), repeat)
-        # hiredis' stub asks for a tuple of one argument.
-        packed = b"".join([hiredis.pack_command(command) for command in commands])  # type: ignore[arg-type]
-        return self._again(partial(self._exchange, packed, len(commands)), repeat)
+        return self._again(partial(self._exchange, _packed(commands), len(commands)), repeat)
 
     def read(self, packed: bytes, count: int) -> list[Any]:
         """Send plain commands that only read, packed, in one round trip; not in a cluster.
@@ -269,19 +356,25 @@ class Scripts:
 
     def _exchange(self, packed: bytes, count: int) -> list[Any]:
         wire = self._take()
+        return self._read(wire, count, partial(wire.exchange, packed))
+
+    def _read(self, wire: Wire, count: int, read: Callable[[int], list[Any]]) -> list[Any]:
         try:
-            replies = wire.exchange(packed, count)
+            replies = read(count)
         except (redis.ConnectionError, redis.TimeoutError, OSError) as error:
             wire.close()
-            raise ServerUnavailable(
-                f"the connection to {self.connection.config.address} failed before an answer came: {error}"
-            ) from error
+            raise self._broke(error) from error
         except BaseException:
             # An exception thrown into this thread (a time limit, a shutdown) may leave an answer unread.
             wire.close()
             raise
         self._put_back(wire)
         return replies
+
+    def _broke(self, error: Exception) -> ServerUnavailable:
+        return ServerUnavailable(
+            f"the connection to {self.connection.config.address} failed before an answer came: {error}"
+        )
 
     def _put_back(self, wire: Wire) -> None:
         now = time.monotonic()
@@ -367,6 +460,11 @@ class Scripts:
         line = _LUA_LINE.search(text)
         where = script.locate(int(line[1])) if line else f"lua/{script.name}.lua"
         return ScriptError(f"{where}: {text}")
+
+
+def _packed(commands: Sequence[Packed]) -> bytes:
+    # hiredis' stub asks for a tuple of one argument.
+    return b"".join([hiredis.pack_command(command) for command in commands])  # type: ignore[arg-type]
 
 
 def _single(client: RedisCluster, command: Packed) -> Any:

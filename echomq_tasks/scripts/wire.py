@@ -38,10 +38,10 @@ class Looks:
         self._misses = 0
         self._skipped = 0
 
-    def allowed(self) -> int:
-        """How often to look this time."""
+    def allowed(self, *, alone: bool = False) -> int:
+        """How often to look this time; ``alone`` when no other thread is about to run."""
         # Each look gives the interpreter up and takes it back, which among many threads costs more than it saves.
-        if not self._enabled or threading.active_count() > _FEW_THREADS:
+        if not self._enabled or not (alone or threading.active_count() <= _FEW_THREADS):
             return 0
         if self._misses < _PATIENCE:
             return _LOOKS
@@ -104,13 +104,42 @@ class Wire:
           redis.ConnectionError, OSError: when the connection broke. Then, or on any other exception, close this wire:
             answers may be left in it.
         """
-        sock = self._sock
-        if sock is None:
+        if self._sock is None:
             return self._exchange_through_client(packed, count)
+        self.send(packed)
+        return self.receive(count)
+
+    def fileno(self) -> int | None:
+        """The descriptor that becomes readable with a reply; None when replies come through redis-py."""
+        return None if self._sock is None else self._sock.fileno()
+
+    def send(self, packed: bytes) -> None:
+        """Send packed commands, for :meth:`receive` to read their replies; on a plain socket only.
+
+        Raises: as :meth:`exchange`.
+        """
+        assert self._sock is not None
+        try:
+            self._sock.sendall(packed)
+        except BlockingIOError:
+            # What the kernel says when SO_RCVTIMEO or SO_SNDTIMEO has passed.
+            raise redis.TimeoutError(f"not sent within {self._timeout:g} seconds") from None
+
+    def receive(self, count: int, *, late: bool = False, alone: bool = False) -> list[Any]:
+        """Wait for ``count`` replies to what was sent.
+
+        Parameters:
+          count: how many.
+          late: whether the first should be there by now, and is not waited for.
+          alone: whether no other thread is about to run, so that it may be looked for before sleeping.
+
+        Raises: as :meth:`exchange`.
+        """
+        sock = self._sock
+        assert sock is not None
         replies: list[Any] = []
         try:
-            sock.sendall(packed)
-            data = self._first(sock)
+            data = sock.recv(_CHUNK, socket.MSG_DONTWAIT) if late else self._first(sock, alone=alone)
             while True:
                 if not data:
                     raise redis.ConnectionError("the server closed the connection")
@@ -123,11 +152,10 @@ class Wire:
                     return replies
                 data = sock.recv(_CHUNK)
         except BlockingIOError:
-            # What the kernel says when SO_RCVTIMEO or SO_SNDTIMEO has passed.
             raise redis.TimeoutError(f"no answer within {self._timeout:g} seconds") from None
 
-    def _first(self, sock: socket.socket) -> bytes:
-        looks = self._looks.allowed()
+    def _first(self, sock: socket.socket, *, alone: bool) -> bytes:
+        looks = self._looks.allowed(alone=alone)
         for _ in range(looks):
             try:
                 data = sock.recv(_CHUNK, socket.MSG_DONTWAIT)

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Protocol
 
 #: Held back while a process is started, until it has handlers of its own: another process's must not run in it.
-HELD_BACK = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGCHLD})
+HELD_BACK = frozenset({signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1, signal.SIGCHLD})
 #: Signals that ask for an end within so many seconds are one: a terminal, a shell and a wrapper may all pass on the
 #: same Ctrl-C, and `timeout` sends its signal to the process and then to the group, in which the process is.
 TOGETHER = 0.2
@@ -24,7 +24,7 @@ def ignore_from_now_on() -> None:
 
     Ignored ones stay so until it is gone; handlers are taken away by the interpreter some time before.
     """
-    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+    for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -25,13 +25,53 @@ _MOST = 256
 
 @dataclass(frozen=True, slots=True)
 class Ask:
-    """What one round trip asks of one line: ``count`` jobs, of which ``places`` have a place, whatever they are."""
+    """What one round trip asks of one line.
+
+    Attributes:
+      line: the line.
+      runs: whose ends it tells.
+      ends: what it tells beside that.
+      count: how many jobs it claims.
+      places: how many of these have a place, whatever they are.
+      pools: in each of these.
+    """
 
     line: Line
     runs: list[Delivery]
     ends: list[Settlement]
     count: int
     places: int
+    pools: tuple[FreePlaces, ...]
+
+    def sent(self) -> None:
+        """It is under way."""
+        line = self.line
+        for listed, ends in ((line.unsettled, self.runs), (line.refused, self.ends)):
+            for _ in ends:
+                listed.popleft()
+        self._count(1)
+
+    def answered(self) -> None:
+        """It is not under way any more."""
+        self._count(-1)
+
+    def failed(self) -> None:
+        """It is not under way any more, and its ends are still to be told."""
+        self.line.unsettled.extendleft(reversed(self.runs))
+        self.line.refused.extendleft(reversed(self.ends))
+        self._count(-1)
+
+    def _count(self, by: int) -> None:
+        line, ends, places = self.line, len(self.runs) + len(self.ends), self.places if self.count else 0
+        line.telling += by * ends
+        # The rest of what it tells is held by the server until it has come, as far as is known here. What it claims is
+        # held in the place of what it tells.
+        line.held += by * max(ends - places, 0)
+        if self.count:
+            line.called = line.called and by < 0
+            line.claims += by
+            for pool in self.pools:
+                pool.asked += by * places
 
 
 class Asking:
@@ -69,28 +109,42 @@ class Asking:
             # More will end in a moment, and one round trip serves them all.
             return []
         served = [line for line in lines if line.outage.until <= now]
-        places = self._share_out(served, now) if claiming else {}
-        asked = []
+        # What ended is free, and the server holds it until it is told. Two round trips go by two connections, and the
+        # server may take the second one first: no claim counts on what another one tells.
+        held = 0
+        told: list[tuple[Line, list[Delivery], list[Settlement]]] = []
+        for line in lines:
+            held += line.held + len(line.unsettled) + len(line.refused)
         for line in served:
-            runs = [*islice(line.unsettled, MOST_ENDS)]
+            # By halves, as it claims: the server works on one half while the other one runs.
+            runs = [*islice(line.unsettled, line.half if line.is_busy else MOST_ENDS)]
             ends = [*islice(line.refused, MOST_ENDS - len(runs))]
+            told.append((line, runs, ends))
+            held -= len(runs) + len(ends)
+        places = self._share_out(served, now, held) if claiming else {}
+        asked = []
+        for line, runs, ends in told:
             mine = places.get(line)
             wanted = 0
-            if mine is not None and not line.stuck and len(runs) == len(line.unsettled):
-                # Else more would be held here, told of or not, than there are places.
+            if mine is not None and not line.stuck:
+                if line.is_busy:
+                    mine = min(mine, line.half)
                 wanted = line.wants(mine)
             if wanted or runs or ends:
-                asked.append(Ask(line, runs, ends, wanted, mine or 0))
+                asked.append(Ask(line, runs, ends, wanted, mine or 0, line.pools))
         return asked
 
-    def _share_out(self, lines: Sequence[Line], now: float) -> dict[Line, int]:
-        """How many places each line is given for its next claim; those that are not to be asked are not in it."""
+    def _share_out(self, lines: Sequence[Line], now: float, held: int) -> dict[Line, int]:
+        """How many places each line is given for its next claim, when so many that are free are held all the same.
+
+        Those that are not to be asked are not in it.
+        """
         due = [line for line in lines if line.is_due(now)]
         if len(lines) == 1:
-            return {line: min(line.room, _MOST) for line in due}
+            return {line: min(max(line.room - held, 0), _MOST) for line in due}
         # Whose last place is the longest ago comes first, so that none starves when there is not one for each.
         due.sort(key=_given)
-        left = {pool: pool.free for pool in self._pools}
+        left = {pool: max(pool.open - held, 0) for pool in self._pools}
         places: dict[Line, int] = {}
         for line in self._unseen(lines, due, now):
             if all(left[pool] > 0 for pool in line.pools):
@@ -110,7 +164,8 @@ class Asking:
     def _unseen(self, lines: Sequence[Line], due: Sequence[Line], now: float) -> list[Line]:
         """Lines that are not due as far as anybody knows, and nobody has looked for too long."""
         before = now - UNSEEN - _UNSEEN_EACH * len(lines)
-        return sorted((line for line in lines if line.seen_at < before and line not in due), key=_given)
+        unseen = (line for line in lines if line.seen_at < before and not line.claims and line not in due)
+        return sorted(unseen, key=_given)
 
 
 def _given(line: Line) -> int:

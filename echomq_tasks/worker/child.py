@@ -17,11 +17,22 @@ from dramatiq import BrokerConnectionError
 from dramatiq.common import q_name
 
 from echomq_tasks import __version__
+from echomq_tasks.bus.handlers import buses_with_handlers
 from echomq_tasks.errors import EchoMQError, ServerError, ServerUnavailable
+from echomq_tasks.worker import telling
 from echomq_tasks.worker.alarm import HELD_BACK, Alarm
 from echomq_tasks.worker.channel import Channel
-from echomq_tasks.worker.loading import CANNOT_CONNECT, LoadingFailed, extend_path, load, told
-from echomq_tasks.worker.logs import log_here, print_line_by_line
+from echomq_tasks.worker.coroutines import Coroutines
+from echomq_tasks.worker.loading import (
+    CANNOT_CONNECT,
+    LoadingFailed,
+    check_functions,
+    extend_path,
+    load,
+    other_brokers,
+    told,
+)
+from echomq_tasks.worker.logs import log_here, print_line_by_line, reopen
 from echomq_tasks.worker.recycling import JobCount
 from echomq_tasks.worker.settings import Task
 from echomq_tasks.worker.worker import Worker
@@ -70,6 +81,7 @@ class Child:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         # A reload is the main process's affair; not ignored, or the programs that jobs start would do so, too.
         signal.signal(signal.SIGHUP, lambda number, frame: None)
+        signal.signal(signal.SIGUSR1, lambda number, frame: self._reopen())
         try:
             try:
                 signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
@@ -104,10 +116,17 @@ class Child:
             )
         extend_path(self._settings.path)
         broker: Any = load(self._settings.broker, self._settings.modules)
+        check_functions(self._settings.functions)
         if self._settings.max_jobs is not None:
-            broker.add_middleware(JobCount(self._settings.max_jobs, self._had_enough))
+            JobCount(self._settings.max_jobs, self._had_enough).add_to(broker)
         wanted = set(self._settings.queues)
         declared = {q_name(name) for name in broker.get_declared_queues()}
+        served = declared & wanted if wanted else declared
+        names = (self._settings.broker, *self._settings.modules)
+        others = other_brokers(broker, *names)
+        if not served and not buses_with_handlers():
+            text = telling.nothing_to_serve(names, sorted(wanted), sorted(declared))
+            raise LoadingFailed(" ".join((f"{text}.", *telling.others(others))).removesuffix("."))
         self._importing = False
         self._broker = broker
         try:
@@ -119,7 +138,7 @@ class Child:
             )
             self._worker.on_broken(self._has_broken)
             self._worker.start()
-            address = _address(broker)
+            there = _is_there(broker)
         except (BrokerConnectionError, ServerError) as error:
             raise LoadingFailed(str(error), CANNOT_CONNECT) from None
         except EchoMQError as error:
@@ -128,13 +147,23 @@ class Child:
             raise LoadingFailed(told(error, "the worker cannot be started")) from None
         self._channel.send(
             ready=True,
-            server=address,
-            queues=sorted(declared & wanted if wanted else declared),
+            server=broker.address,
+            there=there,
+            wanted_server=self._unused_server(broker),
+            queues=sorted(served),
             unknown=sorted(wanted - declared),
+            others=others,
+            coroutines=any(map(Coroutines(broker.actors).has, [*broker.actors])),
             functions=[f"{each.__module__}:{each.__name__}" for one in broker.middleware for each in one.forks],
         )
 
+    def _unused_server(self, broker: Any) -> str | None:
+        """The server that the command line names, when the broker has another."""
+        return None if self._settings.server == broker.address else self._settings.server
+
     def _had_enough(self) -> None:
+        # At once, whatever the main thread has in hand.
+        self._worker.claim_no_more()
         self._enough = True
         self._alarm.poke()
 
@@ -153,6 +182,8 @@ class Child:
                     self._main_process_is_gone()
                 elif order.get("order") == "stop":
                     self._stop(order.get("grace"))
+                elif order.get("order") == "reopen":
+                    self._reopen()
                 elif order.get("order") == "now":
                     self._end_now("Told to end at once")
             for _ in self._alarm.signals():
@@ -174,6 +205,9 @@ class Child:
                 return 0
             if self._deadline is not None and time.monotonic() >= self._deadline:
                 self._end_now("The grace is over")
+
+    def _reopen(self) -> None:
+        reopen(self._settings)
 
     def _main_process_is_gone(self) -> None:
         _log.warning("The main process is gone: no more jobs are taken.")
@@ -223,9 +257,9 @@ class Child:
         os._exit(code)
 
 
-def _address(broker: Any) -> str | None:
+def _is_there(broker: Any) -> bool:
     try:
-        return str(broker.connection.config.address)
+        return broker.connection is not None
     except ServerUnavailable:
         # Away: the worker waits for it.
-        return None
+        return False

@@ -44,16 +44,20 @@ class Ends:
         line = ask.line
         failed: EchoMQError | None = None
         spoilt: list[tuple[End, EchoMQError]] = []
-        # The order is that of the question: first in the two lists are those which were sent.
-        for number, verdict in enumerate(verdicts):
-            end: End = (line.unsettled if number < len(ask.runs) else line.refused).popleft()
-            if isinstance(verdict, Verdict):
-                self._heard(line, end, verdict)
-            elif isinstance(verdict, (ServerError, ConfigError)):
-                failed = verdict
+        heard = iter(zip([*ask.runs, *ask.ends], verdicts, strict=True))
+        try:
+            for end, verdict in heard:
+                if isinstance(verdict, Verdict):
+                    self._heard(line, end, verdict)
+                elif isinstance(verdict, (ServerError, ConfigError)):
+                    failed = verdict
+                    _keep(line, end)
+                else:
+                    spoilt.append((end, verdict))
+        finally:
+            # Left over when something was raised: they are told again.
+            for end, _ in heard:
                 _keep(line, end)
-            else:
-                spoilt.append((end, verdict))
         if len(spoilt) == 1:
             self._give_up(line, *spoilt[0])
         elif spoilt:

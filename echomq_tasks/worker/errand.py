@@ -13,7 +13,7 @@ from types import FrameType
 from echomq_tasks.worker.alarm import HELD_BACK
 from echomq_tasks.worker.channel import Channel
 from echomq_tasks.worker.loading import LoadingFailed, extend_path, function_named
-from echomq_tasks.worker.logs import log_here, print_line_by_line
+from echomq_tasks.worker.logs import log_here, print_line_by_line, reopen
 from echomq_tasks.worker.settings import Task
 
 _log = logging.getLogger(__name__)
@@ -39,6 +39,7 @@ class Errand:
         signal.signal(signal.SIGINT, signal.SIG_IGN)
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         signal.signal(signal.SIGHUP, lambda number, frame: None)
+        signal.signal(signal.SIGUSR1, lambda number, frame: self._reopen())
         signal.signal(signal.SIGTERM, self._end)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD_BACK)
         threading.Thread(target=self._hear, name="echomq-orders", daemon=True).start()
@@ -58,9 +59,13 @@ class Errand:
     def _end(self, number: int, frame: FrameType | None) -> None:
         sys.exit(0)
 
+    def _reopen(self) -> None:
+        reopen(self._task.settings)
+
     def _hear(self) -> None:
-        # Any order means the end, and so does the end of the main process.
-        self._channel.receive()
+        # Any other order means the end, and so does the end of the main process.
+        while (order := self._channel.receive()) is not None and order.get("order") == "reopen":
+            self._reopen()
         os.kill(os.getpid(), signal.SIGTERM)
         threading.Event().wait(_PATIENCE)
         os._exit(1)

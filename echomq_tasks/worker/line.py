@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 BEAT = 5.0
 #: So many times as long is the time between two looks at a queue that is quiet. A wake token or a due job ends it.
 _QUIET = 1.25
+#: What a worker calls all the time.
+_SCRIPTS = ("job_claim", "job_complete", "job_retry", "job_release", "job_discard")
 #: The most settlements in one call; the server is held for its length.
 MOST_ENDS = 256
 
@@ -39,7 +41,11 @@ class Line:
       owes_look: True while other workers rely on this one to look: it took a token, or alone may know of a due time.
       unsettled: runs that have ended and of which the server has not heard.
       refused: ends of jobs of which there is no delivery: refused, or given back.
+      telling: how many ends the server was told of, and has not answered yet.
+      held: how many of those have a place that is not claimed for in the same round trip.
+      claims: how many claims it has not answered yet.
       stuck: True while some of these could not be told: nothing is claimed then, so their number is bounded.
+      called: True while it was to be looked at since the last claim was sent: what that finds says nothing of it.
       seen_at: the monotonic second until which the server would have told of a job: of the last look, or of standing
         at the wake key.
       given: higher than that of another line when it was given a place more recently.
@@ -58,7 +64,7 @@ class Line:
         self.in_threads = in_threads
         self.in_tasks = in_tasks
         self._coroutines = coroutines
-        self._plain = self._async = False
+        self._plain = self._async = self._gathers = False
         #: Where its jobs run: what is claimed may be of any of its actors, so there has to be room for it in each.
         self.pools: tuple[FreePlaces, ...] = (in_threads,)
         for actor in [*broker.actors.values()]:
@@ -74,7 +80,11 @@ class Line:
         self.owes_look = False
         self.unsettled: deque[Delivery] = deque()
         self.refused: deque[Settlement] = deque()
+        self.telling = 0
+        self.held = 0
+        self.claims = 0
         self.stuck = False
+        self.called = False
         self.seen_at = 0.0
         self.given = 0
 
@@ -85,6 +95,8 @@ class Line:
           ServerError, ConfigError: when there is no connection.
         """
         self.queue: Queue = self.broker.queue(self.queue_name)
+        # Else the first ends would be refused for want of their script, and sent again behind the claim.
+        self.queue.scripts.load(_SCRIPTS)
         self.intake = Intake(self.broker, self.queue, self._is_apart)
         self.gathering = self.intake.gathering
         self.tending = Tending(self.broker, self.queue, self.beat)
@@ -94,6 +106,7 @@ class Line:
 
     def note_actor(self, actor_name: str) -> None:
         """Note that messages of this actor come here."""
+        self._gathers = self._gathers or actor_name in self.broker.batches
         if self._coroutines.has(actor_name):
             self._async = True
         else:
@@ -117,7 +130,7 @@ class Line:
     @property
     def room(self) -> int:
         """For how many jobs there is room, whatever actors they are of."""
-        return min([pool.free for pool in self.pools])
+        return min([pool.free - pool.asked for pool in self.pools])
 
     @property
     def half(self) -> int:
@@ -132,11 +145,27 @@ class Line:
     @property
     def owes(self) -> bool:
         """Whether the server is still to be told of something."""
+        return bool(self.unsettled or self.refused or self.telling)
+
+    @property
+    def has_ends(self) -> bool:
+        """Whether there is something to tell it."""
         return bool(self.unsettled or self.refused)
+
+    @property
+    def may_claim(self) -> bool:
+        """Whether to claim beside a claim that is not answered yet: when more waits than that one asks for."""
+        # A batch has its members in their order, of which two claims at once would know nothing.
+        return not self.claims or (self.backlog and not self._gathers)
 
     def is_due(self, now: float) -> bool:
         """Whether to look now, if there is room."""
-        return self.look_at <= now or (self.flowing and self.owes)
+        return (self.look_at <= now or (self.flowing and self.has_ends)) and self.may_claim
+
+    def call(self) -> None:
+        """Have it looked at: there was a token, and no other worker is told."""
+        self.look_at = 0.0
+        self.owes_look = self.called = True
 
     def wants(self, places: int) -> int:
         """How many jobs to ask for when it has so many places: an open batch takes more than it has places."""

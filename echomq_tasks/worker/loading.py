@@ -5,14 +5,16 @@ from __future__ import annotations
 import importlib
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from types import FrameType, ModuleType
 from typing import Any
 
 import dramatiq
-from dramatiq import Broker
+from dramatiq import Actor, Broker
 
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
+from echomq_tasks.config import Config
+from echomq_tasks.errors import ConfigError
 
 #: Exit codes, as Dramatiq has them: what was named cannot be run, and the server refuses.
 CANNOT_LOAD = 2
@@ -73,16 +75,74 @@ def function_named(path: str) -> Any:
     """The function ``MODULE:FUNCTION``.
 
     Raises:
-      LoadingFailed: when it is not there.
+      LoadingFailed: when it is not there, or no function.
     """
     module_name, _, variable = path.partition(":")
-    return _attribute(_import(module_name), module_name, variable)
+    found = _attribute(_import(module_name), module_name, variable)
+    if not callable(found):
+        raise LoadingFailed(f"{path} is of type {type(found).__name__}, and no function")
+    return found
+
+
+def check_functions(paths: Sequence[str]) -> None:
+    """Find those of the functions whose modules are imported; no other is for a worker process to import.
+
+    Raises:
+      LoadingFailed: when one is not there.
+    """
+    for path in paths:
+        if path.partition(":")[0] in sys.modules:
+            function_named(path)
+
+
+def other_brokers(served: Broker, name: str, *modules: str) -> list[tuple[str | None, bool, list[str]]]:
+    """The brokers with actors that are imported beside the one that is served; none when that was chosen by its name.
+
+    Parameters:
+      served: the broker.
+      name: what :func:`load` was told.
+      modules: the same; a broker is named by its place in these rather than by another one.
+
+    Returns:
+      For each ``MODULE:BROKER``, or None when it is in no module; whether it is an EchoMQBroker; its actors.
+    """
+    module, _, variable = name.partition(":")
+    if variable and _attribute(sys.modules[module], module, variable) is served:
+        return []
+    found: dict[int, Broker] = {}
+    places: dict[int, str] = {}
+    for place, value in _variables((module, *modules)):
+        # Of the type itself: a proxy would be asked for its class, and may have none yet.
+        if issubclass(type(value), Broker):
+            places.setdefault(id(value), place)
+            found[id(value)] = value
+        elif issubclass(type(value), Actor):
+            found[id(value.broker)] = value.broker
+    return [
+        (places.get(key), isinstance(broker, EchoMQBroker), sorted(broker.actors))
+        for key, broker in found.items()
+        if broker is not served and broker.actors
+    ]
+
+
+def _variables(first: Sequence[str]) -> Iterator[tuple[str, Any]]:
+    """What the modules hold, each as ``MODULE:NAME``; those named ``first`` first, and none of Dramatiq's."""
+    for name in dict.fromkeys((*first, *sys.modules)):
+        module = sys.modules.get(name)
+        if type(module) is ModuleType and name.partition(".")[0] != "dramatiq":
+            for each, value in list(vars(module).items()):
+                yield f"{name}:{each}", value
 
 
 def _named(module: ModuleType, module_name: str, variable: str) -> Any:
     found = _attribute(module, module_name, variable)
     if isinstance(found, Broker):
         return found
+    if isinstance(found, Actor):
+        raise LoadingFailed(
+            f"{module_name}:{variable} is an actor, and after the colon comes a broker, or a function that sets one: "
+            f"write {module_name} to run the actors of this module"
+        )
     if not callable(found):
         raise LoadingFailed(
             f"{module_name}:{variable} is of type {type(found).__name__}: neither a broker nor a function"
@@ -107,10 +167,21 @@ def _attribute(module: ModuleType, module_name: str, variable: str) -> Any:
 def _no_broker(modules: Sequence[str], variable: str) -> str:
     if variable:
         return f"{modules[0]}:{variable}() has set no broker: it is to call dramatiq.set_broker(...)"
-    for name in modules:
-        for each, value in vars(sys.modules[name]).items():
-            if isinstance(value, EchoMQBroker):
-                return f"{name} makes a broker and does not set it: write {name}:{each}, or dramatiq.set_broker({each})"
+    names = {
+        id(value): f"{name}:{each}"
+        for name in modules
+        for each, value in vars(sys.modules[name]).items()
+        if issubclass(type(value), EchoMQBroker)
+    }
+    if len(names) == 1:
+        (name,) = names.values()
+        module, _, each = name.partition(":")
+        return f"{module} makes a broker and does not set it: write {name}, or dramatiq.set_broker({each})"
+    if names:
+        return (
+            f"{', '.join(modules)}: {len(names)} brokers, and none is set. Each wants a worker of its own: "
+            + " and ".join(f"`echomq worker {name}`" for name in names.values())
+        )
     return (
         f"{', '.join(modules)}: no actor, and no broker: name the modules whose functions have the @actor of "
         "echomq_tasks, or that call dramatiq.set_broker(...)"
@@ -125,10 +196,23 @@ def _import(name: str) -> ModuleType:
         if error.name is None or not f"{name}.".startswith(f"{error.name}."):
             raise LoadingFailed(told(error, f"the module {name!r} cannot be imported")) from None
         raise LoadingFailed(f"{error}: is {name!r} spelled as for import?") from None
+    except ConfigError as error:
+        if str(error) == _wrong_environment():
+            # No line of the app is to blame.
+            raise LoadingFailed(str(error)) from None
+        raise LoadingFailed(told(error, f"the module {name!r} cannot be imported")) from None
     except dramatiq.BrokerConnectionError as error:
         raise LoadingFailed(f"{name!r} needs the server while it is imported: {error}", CANNOT_CONNECT) from None
     except (Exception, SystemExit) as error:
         raise LoadingFailed(told(error, f"the module {name!r} cannot be imported")) from None
+
+
+def _wrong_environment() -> str | None:
+    try:
+        Config.parse()
+    except ConfigError as error:
+        return str(error)
+    return None
 
 
 def told(error: BaseException, text: str) -> str:

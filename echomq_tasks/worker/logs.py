@@ -9,6 +9,8 @@ import sys
 
 from echomq_tasks.worker.settings import Settings
 
+_log = logging.getLogger(__name__)
+
 FORMAT = "[%(asctime)s] [PID %(process)d] [%(threadName)s] [%(name)s] [%(levelname)s] %(message)s"
 
 
@@ -32,16 +34,26 @@ def print_line_by_line() -> None:
 def write_to(file: str) -> None:
     """Let standard output and error go to a file from now on, also of the processes that are started; adds to it.
 
-    Opened anew when it is called again, so a file that was rotated away is left.
+    Opened anew when it is called again, so a file that was rotated away is left. Touches no buffer, so the handler of a
+    signal may call it: a line that is half written goes to the new file as a whole.
 
     Raises:
       OSError: when it cannot be opened.
     """
     descriptor = os.open(file, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
         for standard in (1, 2):
             os.dup2(descriptor, standard)
     finally:
         os.close(descriptor)
+
+
+def reopen(settings: Settings) -> bool:
+    """Have this process open its log file again, if it has one; False when that fails, which the old one is told."""
+    if settings.log_file is not None:
+        try:
+            write_to(settings.log_file)
+        except OSError as error:
+            _log.error("The log file cannot be opened again: %s", error)
+            return False
+    return True

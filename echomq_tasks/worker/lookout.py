@@ -33,6 +33,8 @@ class Lookout:
         self._poll = select.poll()
         self._poll.register(self.bell.fileno(), select.POLLIN)
         self._watched: tuple[int, ...] = ()
+        #: Which of the descriptors that are watched were readable after the last sleep.
+        self.ready: Collection[int] = ()
         self._standing: Standing | None = None
         #: The monotonic second before which it does not stand.
         self.stand_at = 0.0
@@ -80,15 +82,14 @@ class Lookout:
 
     def sleep(self, until: float, queues: Collection[str]) -> Collection[str]:
         """Sleep until a monotonic second, a ring or a token; answers which of the ``queues`` to look at."""
-        ready = self._poll.poll(max((until - time.monotonic()) * 1000, 0.0))
-        rung = any(descriptor == self.bell.fileno() for descriptor, _ in ready)
-        if rung:
+        self.ready = ready = [found for found, _ in self._poll.poll(max((until - time.monotonic()) * 1000, 0.0))]
+        if self.bell.fileno() in ready:
             self.bell.clear()
-        if self._standing is None or not self._standing.stands or (rung and len(ready) == 1):
+        if self._standing is None or not self._standing.stands or (ready and not any(map(ready.count, self._watched))):
             return ()
         try:
             # Without an answer, too: one that is overdue is noticed there.
-            return self._standing.tokens()
+            return self._standing.tokens(ready)
         except ServerUnavailable as error:
             # If only this connection broke, a look finds the server there; if not, the look says so.
             _log.debug("%s", error)
@@ -98,6 +99,15 @@ class Lookout:
                 self.stand_at = now + _BROKE_AGAIN
             self._broke_at = now
             return queues
+
+    def watch(self, descriptor: int) -> None:
+        """Have a sleep end when this is readable, too."""
+        self._poll.register(descriptor, select.POLLIN)
+
+    def unwatch(self, descriptor: int) -> None:
+        """Watch this no more."""
+        self._poll.unregister(descriptor)
+        self.ready = [each for each in self.ready if each != descriptor]
 
     def _watch(self, descriptors: Sequence[int]) -> None:
         if (wanted := tuple(descriptors)) != self._watched:

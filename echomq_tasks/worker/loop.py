@@ -5,13 +5,29 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import threading
+from collections.abc import Iterator
 
+from dramatiq.asyncio import get_event_loop_thread, set_event_loop_thread
 from dramatiq.logging import get_logger
 
 from echomq_tasks.forks import after_fork
 
 #: Seconds for what jobs have left behind on the loop to end once it is cancelled.
 _CLEANUP = 5.0
+
+
+@contextlib.contextmanager
+def undone_on_failure() -> Iterator[None]:
+    """End the loop that Dramatiq's ``AsyncIO`` has made within, if that fails: its thread would keep the process."""
+    before = get_event_loop_thread()
+    try:
+        yield
+    except BaseException:
+        made = get_event_loop_thread()
+        if made is not None and made is not before:
+            made.stop()
+            set_event_loop_thread(before)
+        raise
 
 
 class LoopThread(threading.Thread):
@@ -63,5 +79,5 @@ class LoopThread(threading.Thread):
         if left:
             _, stuck = self.loop.run_until_complete(asyncio.wait(left, timeout=_CLEANUP))
             if stuck:
-                self.logger.warning("%d tasks that jobs have left behind do not end when cancelled.", len(stuck))
+                self.logger.warning("Tasks that jobs have left behind do not end when cancelled: %d.", len(stuck))
         self.loop.run_until_complete(self.loop.shutdown_asyncgens())

@@ -37,6 +37,9 @@ class FreePlaces:
     settled in the same round trip that claims in its place, so a worker never holds more jobs than it has places, those
     that a crash would make run again included.
 
+    Places for which jobs were asked for, and no answer has come yet, are free still, but not to be given twice:
+    :attr:`open` leaves them out.
+
     Parameters:
       capacity: how many jobs may be held at once.
       team: who runs them.
@@ -49,9 +52,16 @@ class FreePlaces:
         self.team = team
         #: How many there is room for now.
         self.free = capacity
+        #: For how many of these jobs were asked for.
+        self.asked = 0
         self._short = short
         # Seconds from claim to end, averaged over the last few dozen jobs.
         self._pace = 1.0
+
+    @property
+    def open(self) -> int:
+        """For how many jobs to ask."""
+        return self.free - self.asked
 
     def give(self, count: int) -> None:
         """Take so many places back (:class:`echomq_tasks.brokers.dramatiq.slots.Places`)."""

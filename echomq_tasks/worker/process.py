@@ -68,6 +68,12 @@ class Process:
             self.signal(signal.SIGTERM)
         self.kill_after(SLACK)
 
+    def reopen(self) -> None:
+        """Have it write to a new log file."""
+        self.channel.send(order="reopen")
+        if self.ready is None:
+            self.signal(signal.SIGUSR1)
+
     def signal(self, number: int) -> None:
         """Send it a signal."""
         with contextlib.suppress(ProcessLookupError):

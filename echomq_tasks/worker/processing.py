@@ -142,7 +142,8 @@ class Processing:
         """Find out what the server is to be told, and give it to the pump; harmless when that was done."""
         if type(message) is Delivery and self._is_plain(message):
             message.settling = True
-            message.outcome = Complete(message.job)
+            about = message.about() if message.queue.announcing.tells_ends else None
+            message.outcome = Complete(message.job, about=about)
             self._ended(message, False)
             return
         members: list[Any] = message.unsettled() if isinstance(message, Batch) else [message]
@@ -175,7 +176,6 @@ class Processing:
             and message.raised is None
             and not (message.failed or message.lost or message.settled or message.intent or message.owes)
             and not message.job.is_child
-            and not message.queue.announcing.tells_ends
             and not self._broker.has_hook("before_ack")
             and not self._is_awaited(message)
         )

@@ -12,11 +12,10 @@ from typing import TYPE_CHECKING, cast
 from dramatiq.logging import get_logger
 
 from echomq_tasks.brokers.dramatiq.batches import Batch, deliveries
-from echomq_tasks.brokers.dramatiq.delivery import Delivery, lease_end
-from echomq_tasks.errors import ConfigError, EchoMQError, ServerError
+from echomq_tasks.brokers.dramatiq.delivery import Delivery
+from echomq_tasks.errors import EchoMQError
 from echomq_tasks.queue import Release
-from echomq_tasks.queue.turns import Answered, Asked, turn_all
-from echomq_tasks.worker.asking import Ask, Asking
+from echomq_tasks.worker.asking import Asking
 from echomq_tasks.worker.due import start_due_batches
 from echomq_tasks.worker.ends import Ends, settlements
 from echomq_tasks.worker.giving import Giving
@@ -24,6 +23,7 @@ from echomq_tasks.worker.line import Line
 from echomq_tasks.worker.lookout import Lookout
 from echomq_tasks.worker.outage import Outage
 from echomq_tasks.worker.places import FreePlaces
+from echomq_tasks.worker.rounds import Rounds
 from echomq_tasks.worker.taking import Taking
 from echomq_tasks.worker.tender import Tender
 from echomq_tasks.worker.verdicts import Awaited
@@ -70,7 +70,8 @@ class Pump(threading.Thread):
         self._ends = Ends(broker, self.logger)
         #: What gives jobs back; in this thread, as by :meth:`order`.
         self.giving = Giving(broker, self._pools, lambda: self.lines)
-        self._taking = Taking(broker, self._pools, self.giving.release, self._tender.ask)
+        taking = Taking(broker, self._pools, self.giving.release, self._tender.ask)
+        self._rounds = Rounds(broker, self._lookout, self._ends, taking, self._outage)
         self._finishing = False
         self._finishing_since = math.inf
         self._end_by = math.inf
@@ -116,9 +117,15 @@ class Pump(threading.Thread):
         """How many jobs ran, or run, of whose end the server does not know, nor that they were given back."""
         runs = [*self._ended.copy(), *(run for line in self.lines.values() for run in line.unsettled.copy())]
         runs += [work for pool in self._pools for work in pool.team.running]
-        untold = {id(run) for run in deliveries(runs) if not isinstance(run.outcome, Release)}
         refused = [end for line in self.lines.values() for end in line.refused.copy()]
-        return len(untold) + sum(not isinstance(end, Release) for end in refused)
+        for end in self._rounds.ends:
+            if isinstance(end, Delivery):
+                runs.append(end)
+            else:
+                refused.append(end)
+        untold = {id(run) for run in deliveries(runs) if not isinstance(run.outcome, Release)}
+        untold |= {id(end) for end in refused if not isinstance(end, Release)}
+        return len(untold)
 
     def _look_again(self, line: Line) -> None:
         def do() -> None:
@@ -149,6 +156,7 @@ class Pump(threading.Thread):
                 except BaseException as error:
                     self._break(error)
             self._leave()
+            self._rounds.close()
             self._lookout.close()
             for pool in self._pools:
                 pool.team.close()
@@ -175,7 +183,7 @@ class Pump(threading.Thread):
         return self._is_idle() or self._is_vain() or time.monotonic() >= self._end_by
 
     def _has_work(self) -> bool:
-        return any(pool.free < pool.capacity for pool in self._pools)
+        return bool(self._rounds) or any(pool.free < pool.capacity for pool in self._pools)
 
     def _is_idle(self) -> bool:
         return not self._has_work() and not any(line.owes for line in self.lines.values())
@@ -195,18 +203,24 @@ class Pump(threading.Thread):
 
     def _step(self) -> None:
         if self._orders:
+            # What is claimed before it is what it is about.
+            self._rounds.land_all(claiming=self.claiming)
             # One may be to end, so that is looked at next.
             self._orders.popleft()()
+            return
+        if self._rounds.land(claiming=self.claiming) and self._finishing:
+            # That may have been all.
             return
         if self._wanted and not self._finishing:
             self._open()
         self._collect()
         now = time.monotonic()
         start_due_batches(self.lines.values(), self._pools, now, claiming=self.claiming)
-        if self._outage.until <= now:
+        if self._outage.until <= now and not self._rounds.full:
             asked = self._asking.asks(self.lines.values(), now, claiming=self.claiming)
             if asked:
-                self._turn(asked)
+                if self._rounds.begin(asked, claiming=self.claiming, alone=not self._has_work()):
+                    self._asking.told()
                 return
         self._sleep()
 
@@ -266,53 +280,14 @@ class Pump(threading.Thread):
             run.awaited = awaited
             self.lines[run.queue.name].unsettled.append(run)
 
-    def _turn(self, asked: Sequence[Ask]) -> None:
-        """One round trip."""
-        held_until = lease_end(self.broker.lease)
-        try:
-            answers = turn_all(
-                [Asked(ask.line.queue, settlements([*ask.runs, *ask.ends]), ask.count) for ask in asked],
-                lease=self.broker.lease,
-            )
-        except (ServerError, ConfigError) as error:
-            self._outage.begin(error)
-            return
-        except EchoMQError as error:
-            if not self._ends.give_up_unsendable(asked):
-                self._outage.begin(error)
-            return
-        faults: list[BaseException] = []
-        for ask, answer in zip(asked, answers, strict=True):
-            self._answer(ask, answer, held_until, faults)
-        self._asking.told()
-        if faults:
-            raise faults[0]
-        self._outage.end()
-
-    def _answer(self, ask: Ask, answer: Answered, held_until: float, faults: list[BaseException]) -> None:
-        failed: EchoMQError | None = None
-        # Whatever goes wrong with one of them, nobody else will take care of the others.
-        try:
-            failed = self._ends.hear(ask, answer.verdicts)
-        except BaseException as error:
-            faults.append(error)
-        if ask.count:
-            try:
-                failed = self._taking.take(ask, answer.claimed, held_until) or failed
-            except BaseException as error:
-                faults.append(error)
-        if failed is not None:
-            ask.line.outage.begin(failed)
-        elif ask.count or not self.claiming:
-            ask.line.outage.end()
-
     # -- sleeping -------------------------------------------------------------------------------------------------
 
     def _sleep(self) -> None:
         self.giving.rescue()
         now = time.monotonic()
         until = self._wait_until(now)
-        self._park(now)
+        if not self._rounds:
+            self._park(now)
         if self._orders:
             return
         self.quiet = not self._ended and self._is_idle()
@@ -320,7 +295,7 @@ class Pump(threading.Thread):
         patient = self._asking.is_patient(self.lines.values(), now, claiming=self.claiming)
         if patient:
             need = max(min(line.half - line.room for line in self.lines.values() if line.is_busy), 1)
-        if self._outage.until > now:
+        if self._outage.until > now or self._rounds.full:
             # What ends now cannot be told.
             self._wake_at = math.inf
         else:
@@ -341,14 +316,16 @@ class Pump(threading.Thread):
         self.quiet = False
         for name in looks:
             if name in self.lines:
-                self.lines[name].look_at = 0.0
-                self.lines[name].owes_look = True
+                self.lines[name].call()
 
     def _wait_until(self, now: float) -> float:
         """The monotonic second at which there is something to do by the clock."""
+        until = min(self._rounds.overdue_at, self._end_by) if self._rounds else self._end_by
+        if self._rounds.full:
+            return until
         if self._outage.until > now:
-            return min(self._outage.until, self._end_by)
-        until = min(now + 60.0, self._end_by)
+            return min(self._outage.until, until)
+        until = min(now + 60.0, until)
         if self._lookout.stand_at > now:
             until = min(until, self._lookout.stand_at)
         # While it is patient, what is due waits until then, and what has ended in any case.
@@ -359,15 +336,17 @@ class Pump(threading.Thread):
                 until = min(until, line.outage.until)
                 continue
             until = min(until, line.gathering.due)
-            if line.owes:
+            if line.has_ends:
                 until = min(until, floor)
-            if self.claiming and line.wants(line.room):
+            if self.claiming and line.may_claim and line.wants(line.room):
                 until = min(until, max(line.look_at, floor))
         return until
 
     def _park(self, now: float) -> None:
         """Stand at the wake keys of the queues for whose jobs there is room, and nowhere else."""
-        roomy = [name for name, line in self.lines.items() if line.room] if self.claiming else []
+        # Nor at those that failed, which are asked again by the clock: the node of one may be away, the others there.
+        fit = [name for name, line in self.lines.items() if line.room and line.outage.failed_at == -math.inf]
+        roomy = fit if self.claiming else []
         if not roomy:
             self._leave()
             return

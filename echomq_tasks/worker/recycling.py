@@ -1,23 +1,24 @@
-"""Count the jobs that a process has run."""
+"""Count the jobs that a process runs."""
 
 from __future__ import annotations
 
 import itertools
 import random
 from collections.abc import Callable
-from typing import Any
 
 from dramatiq import Broker, MessageProxy, Middleware
 
 
 class JobCount(Middleware):
-    """Tells once when a number of jobs is reached: somewhat before it, by chance, up to a tenth.
+    """Tells once when a number of jobs has begun: somewhat before it, by chance, up to a tenth.
 
-    Processes that share their work evenly would otherwise all make room at the same time.
+    Processes that share their work evenly would otherwise all make room at the same time. Counted as they begin, those
+    that run side by side are no excess: beyond the number come only those that were claimed already and begin before
+    they can be given back.
 
     Parameters:
       most: the number.
-      reached: called by the thread that ran the last of them.
+      reached: called by the thread that begins the last of them.
     """
 
     def __init__(self, most: int, reached: Callable[[], None]) -> None:
@@ -26,14 +27,12 @@ class JobCount(Middleware):
         # Its next() is one step for the interpreter, whatever the threads do.
         self._numbers = itertools.count(1)
 
-    def after_process_message(
-        self, broker: Broker, message: MessageProxy, *, result: Any = None, exception: BaseException | None = None
-    ) -> None:
-        """One more."""
-        if next(self._numbers) == self.most:
-            self._reached()
+    def add_to(self, broker: Broker) -> None:
+        """Count for this broker: before its other middleware, which may have a message skipped."""
+        first = type(broker.middleware[0]) if broker.middleware else None
+        broker.add_middleware(self, before=first)
 
-    def after_skip_message(self, broker: Broker, message: MessageProxy) -> None:
-        """A message that a hook skipped counts, too."""
+    def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
+        """One more."""
         if next(self._numbers) == self.most:
             self._reached()

@@ -16,6 +16,7 @@ class Settings:
       broker: ``MODULE`` or ``MODULE:BROKER``, imported first.
       modules: more modules to import.
       path: directories to import from, before all others.
+      server: the address of the server that the command line names; None when it names none.
       queues: only these of the declared queues; empty for all.
       processes: how many worker processes.
       threads: threads of each, for plain actors.
@@ -28,7 +29,7 @@ class Settings:
       watch_include: patterns of the files that count; Python's in any case.
       watch_exclude: patterns of those that do not.
       pid_file: where the main process writes its id; None for nowhere.
-      log_file: where everything that is printed or logged goes; None for standard output and error.
+      log_file: where all that is printed or logged goes, as an absolute path; None for standard output and error.
       verbose: log more.
       skip_logging: leave logging to the modules.
       use_spawn: start processes with a fresh interpreter.
@@ -37,6 +38,7 @@ class Settings:
     broker: str
     modules: tuple[str, ...] = ()
     path: tuple[str, ...] = (".",)
+    server: str | None = None
     queues: tuple[str, ...] = ()
     processes: int = 1
     threads: int = 8

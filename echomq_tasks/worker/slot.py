@@ -31,6 +31,8 @@ class Slot:
         self.due: float | None = None
         #: Whether another follows the current one.
         self.wanted = True
+        #: Whether one of them was ever ready.
+        self.proven = False
         self._early = 0
 
     def processes(self) -> Iterator[Process]:

@@ -10,6 +10,7 @@ import sys
 import threading
 from collections.abc import Callable
 
+from echomq_tasks.worker import telling
 from echomq_tasks.worker.alarm import HELD_BACK, ignore_from_now_on
 from echomq_tasks.worker.channel import Channel
 from echomq_tasks.worker.process import Process
@@ -89,7 +90,7 @@ def carry_out(task: Task, channel: Channel) -> int:
     try:
         return run()
     except Exception:
-        _log.exception("%s ends by an error.", task.name.capitalize())
+        _log.exception("%s ends by an error.", telling.capital(task.name))
         return 1
     finally:
         ignore_from_now_on()

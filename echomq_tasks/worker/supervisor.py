@@ -11,7 +11,7 @@ from typing import Any
 
 from echomq_tasks.worker import telling
 from echomq_tasks.worker.alarm import Alarm, ignore_from_now_on
-from echomq_tasks.worker.logs import log_here, write_to
+from echomq_tasks.worker.logs import log_here, reopen
 from echomq_tasks.worker.memory import resident_mib
 from echomq_tasks.worker.pidfile import PidFile
 from echomq_tasks.worker.process import SLACK, Process
@@ -53,6 +53,7 @@ class Supervisor:
         self._booted = False
         self._stopping = 0
         self._code = 0
+        self._refused = False
         self._began = time.monotonic()
         self._wondered = False
         self._watcher = self._watch() if settings.watch is not None else None
@@ -65,10 +66,10 @@ class Supervisor:
 
     def run(self) -> int:
         """Run them; answers the exit code: 0 when all ended as they were asked to, 1 when work was cut short, and what
-        :mod:`~echomq_tasks.worker.loading` says when none could ever begin.
+        :mod:`~echomq_tasks.worker.loading` says when what was asked for could never be done.
         """
         log_here(self._settings, main=True)
-        numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGCHLD]
+        numbers = [signal.SIGTERM, signal.SIGINT, signal.SIGUSR1, signal.SIGCHLD]
         if signal.getsignal(signal.SIGHUP) != signal.SIG_IGN:
             # Else it was started so that it survives its terminal (nohup).
             numbers.append(signal.SIGHUP)
@@ -81,7 +82,7 @@ class Supervisor:
         finally:
             if self._main == os.getpid():
                 ignore_from_now_on()
-        if not self._booted and self._code:
+        if self._refused or (self._code and not self._booted):
             # It has said why nothing began.
             return self._code
         _log.info("Stopped." if not self._code else "Stopped; what was cut short runs again.")
@@ -97,6 +98,8 @@ class Supervisor:
         for number in self._alarm.signals():
             if number == signal.SIGHUP:
                 self._hang_up()
+            elif number == signal.SIGUSR1:
+                self._reopen()
             elif number != signal.SIGCHLD:
                 self._end(signal.Signals(number).name)
         now = time.monotonic()
@@ -142,7 +145,7 @@ class Supervisor:
                 process.gone = True
             elif "failed" in message:
                 process.failed = message["failed"]
-                if not self._booted and not self._stopping and self._roster.slot_of(process).function is None:
+                if self._is_hopeless(process):
                     self._give_up(message["failed"], message["code"])
             elif "ready" in message:
                 process.ready, process.ready_at = message, time.monotonic()
@@ -150,7 +153,16 @@ class Supervisor:
             elif "finished" in message:
                 process.kill_after(SLACK)
             elif "leaving" in message:
-                self._make_room(process, f"has run its --max-jobs ({self._settings.max_jobs:,})")
+                self._make_room(process, f"has begun its --max-jobs ({self._settings.max_jobs:,})")
+
+    def _is_hopeless(self, process: Process) -> bool:
+        """Whether one that cannot boot shows that the command line is wrong: nothing like it has ever worked."""
+        if self._stopping:
+            return False
+        slot = self._roster.slot_of(process)
+        if slot.function is None:
+            return not self._booted
+        return slot.function in self._settings.functions and not slot.proven
 
     def _reap(self) -> None:
         for process in self._roster.processes():
@@ -209,6 +221,7 @@ class Supervisor:
 
     def _is_ready(self, process: Process) -> None:
         slot = self._roster.slot_of(process)
+        slot.proven = True
         if self._stopping:
             return
         if slot.function is not None:
@@ -278,25 +291,35 @@ class Supervisor:
         if changed is not None:
             self._reload.begin(f"{changed} has changed")
 
-    # -- reload -------------------------------------------------------------------------------------------------
+    # -- reload and log files -------------------------------------------------------------------------------------
 
     def _hang_up(self) -> None:
         if any(not os.isatty(descriptor) for descriptor in self._terminals):
             self._end("The terminal is gone (SIGHUP)")
             return
-        if self._settings.log_file is not None:
-            try:
-                write_to(self._settings.log_file)
-            except OSError as error:
-                _log.error("The log file cannot be opened again: %s", error)
+        self._pass_on_reopening()
         if not self._stopping:
             self._reload.begin("SIGHUP")
+
+    def _reopen(self) -> None:
+        if self._settings.log_file is None:
+            _log.info("SIGUSR1: there is no --log-file to open again.")
+        elif self._pass_on_reopening():
+            _log.info("SIGUSR1: the log file is opened again.")
+
+    def _pass_on_reopening(self) -> bool:
+        if not reopen(self._settings):
+            return False
+        for process in self._roster.processes():
+            process.reopen()
+        return True
 
     # -- the end ------------------------------------------------------------------------------------------------
 
     def _give_up(self, text: str, code: int) -> None:
         """What was asked for cannot be done, now or later."""
         self._code = code
+        self._refused = True
         self._stopping = 1
         sys.stderr.write(telling.note(text))
         sys.stderr.flush()

@@ -60,6 +60,8 @@ class Taking:
             pause = line.quiet_beat if claimed.look_again is None else min(line.quiet_beat, claimed.look_again)
             line.look_at = now + pause
             line.owes_look = claimed.look_again is not None
+        if line.called:
+            line.call()
         line.tending.after_claim(claimed)
         if claimed.repeats_due or claimed.outbox:
             self._tend()
@@ -69,7 +71,7 @@ class Taking:
         line = ask.line
         # What the other pool has free is free for a job that nobody expected here, and may be what another line was
         # to have had.
-        rooms = [Room(pool, min(ask.places, pool.free) if pool in line.pools else pool.free) for pool in self._pools]
+        rooms = [Room(pool, min(ask.places, pool.open) if pool in ask.pools else pool.open) for pool in self._pools]
         taken = line.intake.accept(claimed.jobs, held_until, *rooms)
         line.refused.extend(taken.ends)
         for pool, room in zip(self._pools, rooms, strict=True):

@@ -8,7 +8,7 @@ import threading
 import time
 from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from dramatiq.asyncio import EventLoopThread, get_event_loop_thread
 from dramatiq.logging import get_logger
@@ -17,6 +17,7 @@ from dramatiq.middleware import Shutdown, TimeLimitExceeded
 from echomq_tasks.brokers.dramatiq.batches import Batch
 from echomq_tasks.forks import after_fork
 from echomq_tasks.worker.coroutines import Coroutines
+from echomq_tasks.worker.holdups import LoopWatch
 from echomq_tasks.worker.interrupts import Interrupts
 from echomq_tasks.worker.loop import LoopThread
 from echomq_tasks.worker.places import Work
@@ -57,6 +58,7 @@ class TaskCrew:
         self._ready: deque[Work] = deque()
         self._runs: set[Run] = set()
         self._loop_thread: LoopThread | EventLoopThread | None = None
+        self._watch = LoopWatch(lambda: self._loop_thread if self._looking else None, self._name_of)
         self._steps = StepThreads(broker, self._drop)
         # Several threads may have a first step to do.
         self._lock = threading.Lock()
@@ -103,7 +105,7 @@ class TaskCrew:
         runs = [run for run in self._runs.copy() if run.home is not None and not run.home.is_alive()]
         if runs:
             self._runs.difference_update(runs)
-            self.logger.error("The event loop was ended while %d jobs ran there: they are given back.", len(runs))
+            self.logger.error("The event loop was ended while jobs ran there (%d): they are given back.", len(runs))
         if self._ready:
             self._submit(self._start_ready)
         return [run.work for run in runs]
@@ -111,6 +113,7 @@ class TaskCrew:
     def close(self) -> None:
         """End the threads, when nothing is in hand or what is will not be heard of."""
         self._closed = True
+        self._watch.end()
         self._steps.stop()
         if isinstance(self._loop_thread, LoopThread):
             self._loop_thread.end()
@@ -133,6 +136,8 @@ class TaskCrew:
         threads: list[threading.Thread] = [*self._steps.threads]
         if isinstance(self._loop_thread, LoopThread):
             threads.append(self._loop_thread)
+        if self._watch.ident is not None:
+            threads.append(self._watch)
         for thread in threads:
             if thread is not threading.current_thread():
                 thread.join(max(deadline - time.monotonic(), 0.0))
@@ -155,6 +160,8 @@ class TaskCrew:
 
     def _find_loop(self) -> LoopThread | EventLoopThread:
         self._looking = False
+        if self._watch.ident is None:
+            self._watch.start()
         for middleware in self._interrupts.powerless:
             self.logger.warning(
                 "%r throws into threads in a way of its own: it does not interrupt async actors.", middleware
@@ -238,6 +245,7 @@ class TaskCrew:
         if not self._looking:
             self._looking = True
             loop.call_later(self._interrupts.pause, self._look)
+            self._watch.ask()
 
     def _come_out(self, run: Run) -> None:
         run.come_out()
@@ -301,6 +309,16 @@ class TaskCrew:
         for run in runs:
             if run.task is not None and not run.ended and (reason := self._interrupts.reason(run, now)) is not None:
                 self._interrupt(run, reason)
+
+    def _name_of(self, task: asyncio.Task[Any] | None) -> str:
+        """What a task is, for a person; called by any thread."""
+        if task is None:
+            return "a callback"
+        for run in self._runs.copy():
+            if run.task is task:
+                job = f"a batch of {len(run.work.members)}" if isinstance(run.work, Batch) else run.work.job_id
+                return f"{run.work} ({job})"
+        return f"the task {task.get_name()!r} of {getattr(task.get_coro(), '__qualname__', 'a coroutine')}()"
 
     def _interrupt(self, run: Run, reason: BaseException) -> None:
         if run.interrupt(reason):

@@ -10,12 +10,12 @@ from echomq_tasks import __version__
 from echomq_tasks.worker.process import Process
 from echomq_tasks.worker.settings import Settings
 
-#: Names of queues that fit a line.
+#: Names of queues, or of actors, that fit a line.
 _FEW = 8
 
 
-def capital(process: Process) -> str:
-    """A process at the beginning of a sentence."""
+def capital(process: Process | str) -> str:
+    """A process, or its name, at the beginning of a sentence."""
     text = str(process)
     # Of a function it is the name, which is not to be altered.
     return text if ":" in text.partition(" ")[0] else text[0].upper() + text[1:]
@@ -38,7 +38,11 @@ def end_of(process: Process, code: int) -> str:
         return f"was killed by {ending(code)}{hint}"
     if process.failed is not None:
         return "cannot boot"
-    return f"ended unasked ({ending(code)})" if process.ready is not None else f"ended while it booted ({ending(code)})"
+    if process.ready is None:
+        return f"ended while it booted ({ending(code)})"
+    # After 1 it has told why itself, most likely; what else is there comes from below the interpreter's own end.
+    hint = ", as when a job calls os._exit" if code > 1 else ""
+    return f"ended unasked ({ending(code)}){hint}"
 
 
 def note(text: str) -> str:
@@ -60,21 +64,44 @@ def pids(numbers: Sequence[int]) -> str:
 def booted(ready: dict[str, Any], settings: Settings, numbers: Sequence[int]) -> str:
     """The line that says what was started."""
     queues: list[str] = ready["queues"]
-    named = ", ".join(queues[:_FEW]) + (f" and {len(queues) - _FEW} more" if len(queues) > _FEW else "")
-    what = f"the queue{'' if len(queues) == 1 else 's'} {named}" if queues else "no queue"
-    where = ready["server"] or "a server that is not there yet"
+    what = f"the queue{'' if len(queues) == 1 else 's'} {_few(queues)}" if queues else "no queue"
+    where = ready["server"] + ("" if ready["there"] else ", which is not there yet")
+    places = f" and {_count(settings.concurrency, 'async place')}" if ready["coroutines"] else ""
     return (
         f"echomq_tasks {__version__} works on {what} at {where}: {_count(settings.processes, 'process')} "
-        f"({pids(numbers)}), {_count(settings.threads, 'thread')} each. Ctrl-C stops it."
+        f"({pids(numbers)}), {_count(settings.threads, 'thread')}{places} each. Ctrl-C stops it."
     )
 
 
 def warnings(ready: dict[str, Any], settings: Settings) -> list[str]:
     """What is odd about what was started."""
     found = [f"No actor has the queue {name!r}: it is not served." for name in ready["unknown"]]
-    if not ready["queues"] and not found:
-        found.append(f"No actors in {', '.join((settings.broker, *settings.modules))}: there is nothing to run.")
+    if (wanted := ready["wanted_server"]) is not None:
+        found.append(f"--url is {wanted}, and the broker of these actors has a server of its own: {ready['server']}.")
+    return found + others(ready["others"])
+
+
+def nothing_to_serve(modules: Sequence[str], wanted: Sequence[str], declared: Sequence[str]) -> str:
+    """Why there is nothing to run."""
+    if not declared:
+        return f"no actors in {', '.join(modules)}: there is nothing to run"
+    names = " nor ".join(map(repr, wanted))
+    return f"no actor has the queue {names}: there is nothing to serve. The actors have {_few(declared)}"
+
+
+def others(brokers: Sequence[tuple[str | None, bool, Sequence[str]]]) -> list[str]:
+    """A sentence for each other broker with actors: where it is, whether it is for this worker, and its actors."""
+    found = []
+    for name, is_ours, actors in brokers:
+        which = "a broker that is in no module" if name is None else f"another broker, {name}"
+        advice = "" if name is None else f": run `{'echomq worker' if is_ours else 'dramatiq'} {name}` for them"
+        subject = f"The actor {actors[0]} is" if len(actors) == 1 else f"The actors {_few(actors)} are"
+        found.append(f"{subject} of {which}, and not served here{advice}.")
     return found
+
+
+def _few(names: Sequence[str]) -> str:
+    return ", ".join(names[:_FEW]) + (f" and {len(names) - _FEW} more" if len(names) > _FEW else "")
 
 
 def _count(number: int, what: str) -> str:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Callable, Collection
 from queue import PriorityQueue
-from typing import Any
+from types import TracebackType
+from typing import Any, Self
 
 from dramatiq import Actor, Broker, Middleware
 from dramatiq.common import q_name
@@ -16,6 +18,7 @@ from echomq_tasks.errors import ConfigError
 from echomq_tasks.worker.coroutines import Coroutines
 from echomq_tasks.worker.crew import Crew
 from echomq_tasks.worker.line import Line
+from echomq_tasks.worker.loop import undone_on_failure
 from echomq_tasks.worker.places import FreePlaces, Work
 from echomq_tasks.worker.processing import Processing
 from echomq_tasks.worker.pump import Pump
@@ -45,6 +48,8 @@ class Worker:
     Middleware, actors and messages are Dramatiq's, and so are the hooks and their order. ``after_ack`` and
     ``after_nack`` hooks, signals of a job's end and ``invalidates=`` are told in the thread that ran the job, which
     waits for the server's verdict then; where there are none, it does not.
+
+    A worker starts once. In a ``with`` block it has started, and the end of the block stops it.
 
     Parameters:
       broker: an EchoMQBroker.
@@ -95,6 +100,7 @@ class Worker:
         self.consumers: dict[str, Line] = {}
         self._processing = Processing(broker, self._pump.end)
         self._declared = _Declared(self)
+        self._started = self._over = False
 
     @property
     def workers(self) -> list[WorkerThread[Work]]:
@@ -125,10 +131,22 @@ class Worker:
         """Start all threads; returns at once. The hooks of ``worker_boot`` run here.
 
         The event loop of async actors starts with their first job.
+
+        Raises:
+          RuntimeError: when it was started, or told to stop, before.
+          ConnectionFailed: when the server is there and cannot serve us; one that is away is waited for.
+          MiddlewareError: when a ``before_worker_boot`` hook raised one: it can be started again.
         """
-        self.broker.emit_before("worker_boot", self)
-        # Added to a broker, it is told of the queues that are declared already, too.
-        self.broker.add_middleware(self._declared)
+        if self._started or self._over:
+            done = "was told to stop" if self._over else "was started"
+            raise RuntimeError(
+                f"this worker {done} before, and a worker starts once: make another Worker(broker); for a break there "
+                "are pause() and resume()"
+            )
+        with undone_on_failure():
+            self.broker.emit_before("worker_boot", self)
+        self._started = True
+        self._declared.join()
         for number in range(1, self.worker_threads + 1):
             thread = WorkerThread(self.broker, self._crew, self._processing, f"echomq-worker-{number}")
             self._crew.threads.append(thread)
@@ -146,6 +164,12 @@ class Worker:
         self._pump.order(do)
         while self._pump.is_alive() and (self._pump.claiming or not self._pump.quiet):
             time.sleep(_LOOK)
+
+    def claim_no_more(self) -> None:
+        """Begin to :meth:`pause`, from any thread, and wait for nothing."""
+        # At once: until the pump has come to an order, it may claim again.
+        self._pump.claiming = False
+        self._pump.order(self._pump.giving.give_back)
 
     def resume(self) -> None:
         """Go on after :meth:`pause`."""
@@ -169,6 +193,7 @@ class Worker:
           timeout: the most milliseconds to wait. What runs on after that is told all the same when it ends, as long as
             the process lives; see :meth:`abandon`.
         """
+        self._over = True
         deadline = time.monotonic() + timeout / 1000
         self.broker.emit_before("worker_shutdown", self)
         self._tasks.shut_down()
@@ -181,15 +206,16 @@ class Worker:
                 thread.join(max(deadline - time.monotonic(), 0.0))
         running = len(self._crew.running) + len(self._tasks.running)
         if running and time.monotonic() >= deadline:
-            self.logger.warning("%d jobs still run after %g s, and are left to themselves.", running, timeout / 1000)
+            text = "1 job still runs" if running == 1 else f"{running} jobs still run"
+            self.logger.warning("%s after %g s: what runs is left to itself.", text, timeout / 1000)
         elif running:
-            self.logger.info("%d jobs that ran were given back.", running)
+            text = "1 job that ran was" if running == 1 else f"{running} jobs that ran were"
+            self.logger.info("%s given back.", text)
         elif self._pump.is_alive():
             self.logger.warning("The ends of jobs are still to be told after %g s.", timeout / 1000)
         else:
             self._tasks.join(deadline)
-        if self._declared in self.broker.middleware:
-            self.broker.middleware.remove(self._declared)
+        self._declared.leave()
         self.broker.emit_after("worker_shutdown", self)
         if running:
             # One of these hooks may have ended their event loop.
@@ -210,6 +236,8 @@ class Worker:
           How many jobs that ran were given back; :attr:`untold` says how many are left beside them.
         """
         deadline = time.monotonic() + timeout / 1000
+        self._over = True
+        self._declared.leave()
         self._processing.hurry = self._tasks.processing.hurry = True
         self._pump.finish()
         self._crew.stop()
@@ -220,6 +248,16 @@ class Worker:
         if self._pump.is_alive():
             self._pump.join(timeout / 1000)
         return self._pump.giving.cut_short
+
+    def __enter__(self) -> Self:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if not self._over:
+            self.stop()
 
     def serve(self, queue_name: str) -> None:
         """Serve a queue that was declared, if it is one of those that are wanted."""
@@ -237,11 +275,24 @@ class _Declared(Middleware):
     def __init__(self, worker: Worker) -> None:
         self._worker = worker
 
+    def join(self) -> None:
+        """Join the broker's middleware, and tell of the queues that are declared already."""
+        broker = self._worker.broker
+        # Not by add_middleware(), which warns of a second one of a class: each worker of a broker has its own.
+        broker.middleware.append(self)
+        for queue_name in broker.get_declared_queues():
+            self._worker.serve(queue_name)
+
+    def leave(self) -> None:
+        """Leave it; harmless when that was done, also by another thread."""
+        with contextlib.suppress(ValueError):
+            self._worker.broker.middleware.remove(self)
+
     def after_declare_queue(self, broker: Any, queue_name: str) -> None:
-        """Called for each queue, also for those that were declared before."""
+        """Called for each queue that is declared from now on."""
         self._worker.serve(queue_name)
 
     def after_declare_actor(self, broker: Any, actor: Actor[..., Any]) -> None:
-        """Called for each actor, also for those that were declared before."""
+        """Called for each actor that is declared from now on; a queue that is served knows those before."""
         if (line := self._worker.consumers.get(actor.queue_name)) is not None:
             line.note_actor(actor.actor_name)

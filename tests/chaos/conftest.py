@@ -4,21 +4,22 @@ from __future__ import annotations
 
 import dramatiq.worker
 import pytest
+from support.workers import choose
 
 #: The modules whose tests run under Dramatiq's worker and under ours; the others run under Dramatiq's ...
-BOTH_WORKERS = {"test_chaos_kill", "test_chaos_network", "test_chaos_server", "test_chaos_stop"}
+BOTH_WORKERS = {f"chaos_{fault}" for fault in "batches delays flows forks kill network payloads server stop".split()}
 #: ... as do those which look into it.
 INTO_DRAMATIQS = {
     "test_claimed_jobs_that_no_thread_had_started_come_back_at_once",
     "test_jobs_that_could_not_be_given_back_come_back_with_their_lease",
 }
+#: These run long, and under ours a longer one has all their faults.
+LONG = {"test_two_parents_whose_facts_die_at_one_point_both_run_once"}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the workers."""
-    module = metafunc.module.__name__.rpartition(".")[2]
-    both = module in BOTH_WORKERS and metafunc.function.__name__ not in INTO_DRAMATIQS
-    metafunc.parametrize("worker_kind", ["dramatiq", "own"] if both else ["dramatiq"])
+    choose(metafunc, BOTH_WORKERS, INTO_DRAMATIQS | LONG)
 
 
 @pytest.fixture(autouse=True)

@@ -14,11 +14,11 @@ from typing import Any
 
 import dramatiq
 from dramatiq import Worker
+from support.workers import WORKERS
 
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
 from echomq_tasks.connection import connect
 from echomq_tasks.queue import Queue
-from echomq_tasks.worker import Worker as OwnWorker
 
 TESTS = Path(__file__).parents[1]
 ROOT = TESTS.parent
@@ -58,7 +58,8 @@ class Record:
 class App:
     """A broker of its own with one actor ``run``, as one process has it; its workers stop when it is closed."""
 
-    def __init__(self, url: str, queue_name: str, body: Callable[..., Any], **options: Any) -> None:
+    def __init__(self, url: str, queue_name: str, body: Callable[..., Any], worker: str, **options: Any) -> None:
+        self._kind = WORKERS[worker]
         self.broker = EchoMQBroker(url, **{"lease": 5.0, **options})
         self.run = self.actor(body, queue_name)
         self.queue_name = queue_name
@@ -77,8 +78,7 @@ class App:
 
     def work(self, threads: int = 2, queues: set[str] | None = None) -> Worker:
         """Start a worker that wakes every tenth of a second, so that it also stops fast."""
-        kind: Any = OwnWorker if os.environ.get("CHAOS_WORKER") == "own" else Worker
-        worker: Worker = kind(self.broker, queues=queues, worker_timeout=100, worker_threads=threads)
+        worker: Worker = self._kind(self.broker, queues=queues, worker_timeout=100, worker_threads=threads)
         worker.start()
         self.workers.append(worker)
         return worker
@@ -95,12 +95,12 @@ class App:
 
 
 @contextmanager
-def hiring(queue_name: str) -> Iterator[Callable[..., App]]:
-    """Make apps as ``make(url, body, **options of the broker)``; all are closed in the end."""
+def hiring(queue_name: str, worker: str) -> Iterator[Callable[..., App]]:
+    """Make apps as ``make(url, body, **options of the broker)`` with this kind of worker; all are closed in the end."""
     apps: list[App] = []
 
     def make(url: str, body: Callable[..., Any], **options: Any) -> App:
-        apps.append(App(url, queue_name, body, **options))
+        apps.append(App(url, queue_name, body, worker, **options))
         return apps[-1]
 
     try:

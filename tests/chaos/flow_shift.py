@@ -18,6 +18,7 @@ from typing import Any
 import dramatiq
 import dramatiq.worker
 from dramatiq.middleware import CurrentMessage
+from support.workers import chosen
 
 from echomq_tasks import current_job
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
@@ -97,7 +98,7 @@ middle = dramatiq.actor(gather, queue_name=KIDS, actor_name="middle", **options)
 
 def main(threads: int) -> None:
     """Work until the input ends."""
-    worker = dramatiq.Worker(broker, worker_threads=threads, worker_timeout=100)
+    worker = chosen()(broker, worker_threads=threads, worker_timeout=100)
     worker.start()
     sys.stdin.read()
     worker.stop()

@@ -14,9 +14,9 @@ from typing import Any
 
 import dramatiq
 import dramatiq.worker
+from support.workers import chosen
 
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
-from echomq_tasks.worker import Worker
 
 QUEUE = os.environ["CHAOS_QUEUE"]
 STARTS, ENDS = f"chaos:{QUEUE}:starts", f"chaos:{QUEUE}:ends"
@@ -61,8 +61,7 @@ def collect(orders: list[dict[str, Any]]) -> None:
 
 def main(threads: int) -> None:
     """Work until the input ends."""
-    kind: Any = Worker if os.environ.get("CHAOS_WORKER") == "own" else dramatiq.Worker
-    worker = kind(broker, worker_threads=threads, worker_timeout=100)
+    worker = chosen()(broker, worker_threads=threads, worker_timeout=100)
     worker.start()
     sys.stdin.read()
     worker.stop()

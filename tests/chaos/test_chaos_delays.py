@@ -10,6 +10,7 @@ import pytest
 from chaos.crew import PATIENCE, App, Record, watching
 from support.eventually import eventually
 from support.servers import ServerProcess
+from support.workers import places
 
 from echomq_tasks.queue import NewJob, Queue
 
@@ -107,6 +108,7 @@ def test_a_worker_that_knew_the_time_may_become_busy(
     clock: Callable[[], int],
     arrivals: Arrivals,
     make_app: Callable[..., App],
+    worker_kind: str,
     elsewhere: bool,
 ) -> None:
     release = threading.Event()
@@ -117,7 +119,7 @@ def test_a_worker_that_knew_the_time_may_become_busy(
     second.actor(lambda: release.wait(PATIENCE), second.queue_name, "same")
     try:
         first.work(threads=1)
-        eventually(lambda: parked(watched) == 2, PATIENCE)
+        eventually(lambda: parked(watched) == places(worker_kind, 2), PATIENCE)
         due = send(second, clock, 1, 1_000)
         eventually(lambda: not untaken(watched), PATIENCE, "it knows the time")
         first.broker.get_actor("other" if elsewhere else "same").send()
@@ -131,7 +133,12 @@ def test_a_worker_that_knew_the_time_may_become_busy(
 
 
 def test_of_two_idle_workers_the_one_that_did_not_know_the_time_takes_over(
-    server: ServerProcess, watched: Queue, clock: Callable[[], int], arrivals: Arrivals, make_app: Callable[..., App]
+    server: ServerProcess,
+    watched: Queue,
+    clock: Callable[[], int],
+    arrivals: Arrivals,
+    make_app: Callable[..., App],
+    worker_kind: str,
 ) -> None:
     release = threading.Event()
     apps = [make_app(server.url, arrivals.note, lease=30.0) for _ in range(2)]
@@ -140,11 +147,12 @@ def test_of_two_idle_workers_the_one_that_did_not_know_the_time_takes_over(
     try:
         # Tokens go to whoever parked first, which is thereby the first app.
         apps[0].work(threads=1)
-        eventually(lambda: parked(watched) == 2, PATIENCE)
-        apps[1].work(threads=1)
-        eventually(lambda: parked(watched) == 4, PATIENCE)
+        eventually(lambda: parked(watched) == places(worker_kind, 2), PATIENCE)
+        # Only the first can become busy with the other queue.
+        apps[1].work(threads=1, queues={watched.name})
+        eventually(lambda: parked(watched) == places(worker_kind, 2) + 1, PATIENCE)
         due = send(apps[0], clock, 1, 1_000)
-        eventually(lambda: parked(watched) == 4 and not untaken(watched), PATIENCE)
+        eventually(lambda: parked(watched) == places(worker_kind, 2) + 1 and not untaken(watched), PATIENCE)
         # It alone took the token of the schedule, and becomes busy.
         apps[0].broker.get_actor("other").send()
         eventually(lambda: apps[0].broker.queue(watched.name + ".other").counts().active == 1, PATIENCE)

@@ -130,17 +130,21 @@ def test_jobs_that_could_not_be_given_back_come_back_with_their_lease(
     assert record.starts == {1: 1, 2: 1}
 
 
+COMMANDS = {"dramatiq": ["dramatiq"], "own": ["echomq_tasks", "worker"]}
+
+
 @pytest.mark.slow
-def test_the_dramatiq_command_finishes_what_runs_on_sigterm_and_exits_with_0(
-    server: ServerProcess, queue_name: str, watched: Queue, make_app: Callable[..., App]
+def test_the_command_finishes_what_runs_on_sigterm_and_exits_with_0(
+    server: ServerProcess, queue_name: str, watched: Queue, make_app: Callable[..., App], worker_kind: str
 ) -> None:
     app = make_app(server.url, lambda number, seconds: None)
     for number in range(6):
         app.run.send(number, 1.0)
     crew = Processes(server.url, queue_name, lease=30.0, threads=2)
     try:
-        process = crew.start("-m", "dramatiq", "chaos.shift:broker", "--processes", "1", "--threads", "2")
-        eventually(lambda: watched.counts().active == 2, PATIENCE)
+        process = crew.start("-m", *COMMANDS[worker_kind], "chaos.shift:broker", "--processes", "1", "--threads", "2")
+        # Started: what is only claimed would be given back.
+        eventually(lambda: server.client().llen(f"chaos:{queue_name}:starts") == 2, PATIENCE)
         process.send_signal(signal.SIGTERM)
         assert crew.wait(process) == 0
     finally:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -12,6 +13,7 @@ from pathlib import Path
 import dramatiq
 import pytest
 from support.servers import ServerProcess
+from support.workers import WORKERS
 
 from echomq_tasks import Queue, connect, signals
 from echomq_tasks.bus import handlers
@@ -64,28 +66,40 @@ def namespace(server: ServerProcess, monkeypatch: pytest.MonkeyPatch) -> Iterato
         caches.connection(None).close()
 
 
+GUIDES = [
+    "README.md",
+    "docs/dramatiq.md",
+    "docs/queue.md",
+    "docs/lanes.md",
+    "docs/limits.md",
+    "docs/results.md",
+    "docs/repeats.md",
+    "docs/flows.md",
+    "docs/unique.md",
+    "docs/cancel.md",
+    "docs/dead.md",
+    "docs/coming-from.md",
+    "docs/batches.md",
+    "docs/bus.md",
+    "docs/cache.md",
+    "docs/worker.md",
+]
+#: What those print which start Dramatiq's worker, they print with ours in its place.
+WITH_WORKERS = [guide for guide in GUIDES if "Worker(" in "".join(blocks(guide)) and guide != "docs/worker.md"]
+
+
 @pytest.mark.parametrize(
-    "guide",
-    [
-        "README.md",
-        "docs/dramatiq.md",
-        "docs/queue.md",
-        "docs/lanes.md",
-        "docs/limits.md",
-        "docs/results.md",
-        "docs/repeats.md",
-        "docs/flows.md",
-        "docs/unique.md",
-        "docs/cancel.md",
-        "docs/dead.md",
-        "docs/coming-from.md",
-        "docs/batches.md",
-        "docs/bus.md",
-        "docs/cache.md",
-        "docs/worker.md",
-    ],
+    ("worker_kind", "guide"),
+    [*(("dramatiq", guide) for guide in GUIDES), *(("own", guide) for guide in WITH_WORKERS)],
 )
-def test_a_guide_runs_as_written(guide: str, namespace: dict[str, object], capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_guide_runs_as_written(
+    guide: str,
+    worker_kind: str,
+    namespace: dict[str, object],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(dramatiq, "Worker", WORKERS[worker_kind])
     found = blocks(guide)
     assert found
     for block in found:
@@ -99,7 +113,9 @@ def test_a_guide_runs_as_written(guide: str, namespace: dict[str, object], capsy
         assert "(0, 0, 1)" in printed
         assert "ActorNotFound: nobody" in printed
     if guide == "docs/worker.md":
-        assert sorted(printed.splitlines()) == ["1", "30 at once", "interrupted: Shutdown", "resized logo.png"]
+        assert sorted(printed.splitlines()) == [
+            "1", "30 at once", "closed", "got /index", "interrupted: Shutdown", "resized logo.png",
+        ]  # fmt: skip
     if guide == "docs/batches.md":
         assert printed.splitlines() == ["3: ada, grace, barbara", "parsed 3, 1 bad", "parsed 1, 1 bad", "(0, 0, 1)"]
     if guide == "docs/bus.md":
@@ -187,6 +203,55 @@ def test_a_guide_runs_as_written(guide: str, namespace: dict[str, object], capsy
     if guide == "docs/queue.md":
         assert "enqueued" in printed
         assert "True" in printed
+
+
+TASKS = """
+import dramatiq
+from echomq_tasks import actor
+from echomq_tasks.brokers.dramatiq import EchoMQBroker
+
+broker = EchoMQBroker()
+dramatiq.set_broker(broker)
+
+
+@actor(max_retries=0)
+def resize(name):
+    if name == "broken.png":
+        raise ValueError("no picture")
+    print(f"resized {name}")
+"""
+# The second time, it must not find the first.
+MORE_TESTS = """
+
+@__import__("pytest").mark.parametrize("time", [1, 2])
+def test_a_broken_picture(worker, time):
+    resize.send("broken.png")
+    broker.join("default", timeout=5_000)
+    (dead,) = broker.queue("default").dead()
+    assert dead.last_error.startswith("ValueError: no picture")
+
+
+def test_the_server_is_of_this_run():
+    assert broker.connection.config.directory is None
+"""
+
+
+def test_the_fixture_that_the_page_of_the_worker_offers_works_under_pytest(tmp_path: Path) -> None:
+    found = re.findall(r"^```py\n# (\S+)\n(.*?)^```$", (ROOT / "docs/worker.md").read_text(), re.DOTALL | re.MULTILINE)
+    assert [name for name, _ in found] == ["conftest.py", "test_tasks.py"]
+    for name, text in found:
+        (tmp_path / name).write_text(text + (MORE_TESTS if name == "test_tasks.py" else ""))
+    (tmp_path / "myapp").mkdir()
+    (tmp_path / "myapp" / "tasks.py").write_text(TASKS)
+    ran = subprocess.run(
+        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", "/dev/null", "--rootdir", "."],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": f"{ROOT}{os.pathsep}{tmp_path}"},
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert "4 passed" in ran.stdout, ran.stdout + ran.stderr
 
 
 @pytest.mark.slow

@@ -3,20 +3,23 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import dramatiq
 import pytest
-from dramatiq import Actor, Worker
+from dramatiq import Actor
 from dramatiq.brokers.stub import StubBroker
 from dramatiq.middleware import AsyncIO
 from dramatiq.results import Results
 from dramatiq.results.backends import StubBackend
 from support.servers import ServerProcess
+from support.workers import WORKERS
 
 from echomq_tasks.actor import actor, get_broker
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
+
+Run = Callable[..., None]
 
 
 @pytest.fixture(autouse=True)
@@ -36,13 +39,19 @@ def broker(server: ServerProcess) -> Iterator[EchoMQBroker]:
     broker.close()
 
 
-def run(broker: EchoMQBroker, queue: str = "default") -> None:
-    worker = Worker(broker, worker_threads=2, worker_timeout=50)
-    worker.start()
-    try:
-        broker.join(queue, interval=10, timeout=20_000)
-    finally:
-        worker.stop()
+@pytest.fixture
+def run(worker_kind: str) -> Run:
+    """Run the jobs of a queue of a broker."""
+
+    def run(broker: EchoMQBroker, queue: str = "default") -> None:
+        worker = WORKERS[worker_kind](broker, worker_threads=2, worker_timeout=50)
+        worker.start()
+        try:
+            broker.join(queue, interval=10, timeout=20_000)
+        finally:
+            worker.stop()
+
+    return run
 
 
 def test_the_default_broker_is_this_one_and_no_server_is_needed_to_declare() -> None:
@@ -69,7 +78,7 @@ def test_a_broker_given_is_used(broker: EchoMQBroker) -> None:
     assert broker.actors == {}
 
 
-def test_an_actor_runs(broker: EchoMQBroker) -> None:
+def test_an_actor_runs(broker: EchoMQBroker, run: Run) -> None:
     seen: list[Any] = []
 
     @actor
@@ -92,7 +101,7 @@ def test_all_options_reach_the_actor(broker: EchoMQBroker) -> None:
     assert broker.get_declared_queues() == {"mail"}
 
 
-def test_an_async_actor_runs(broker: EchoMQBroker) -> None:
+def test_an_async_actor_runs(broker: EchoMQBroker, run: Run) -> None:
     broker.add_middleware(AsyncIO())
     seen: list[int] = []
 
@@ -143,7 +152,7 @@ def test_what_only_a_queues_repeat_has_is_refused_without_a_wrong_hint(broker: E
     assert "did you mean" not in str(refused.value)
 
 
-def test_the_option_of_a_middleware_is_known_once_it_is_added(broker: EchoMQBroker) -> None:
+def test_the_option_of_a_middleware_is_known_once_it_is_added(broker: EchoMQBroker, run: Run) -> None:
     with pytest.raises(ValueError, match="store_results"):
         actor(store_results=True)
     backend = StubBackend()

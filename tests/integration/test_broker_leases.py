@@ -16,7 +16,7 @@ from support.eventually import eventually
 from support.servers import ServerProcess
 
 from echomq_tasks.brokers.dramatiq.settler import Settler
-from echomq_tasks.errors import InvalidArgument
+from echomq_tasks.errors import InvalidArgument, ServerUnavailable
 from echomq_tasks.queue import Complete, Queue, Retry, Settlement, Verdict
 from echomq_tasks.scripts.loader import load_scripts
 
@@ -143,7 +143,8 @@ def test_the_late_end_of_a_lost_lease_is_refused_and_reports_nothing(
             second_gate.set()
             eventually(lambda: watched.counts().completed == 1, PATIENCE)
         gate.set()
-        eventually(lambda: first_ended.is_set() and worker.work_queue.unfinished_tasks == 0, PATIENCE)
+        assert first_ended.wait(PATIENCE)
+        worker.join()
         second_gate.set()
         eventually(lambda: watched.counts().completed == 1, PATIENCE)
     assert watched.counts().unfinished == 0
@@ -229,6 +230,55 @@ def test_all_jobs_of_a_process_are_renewed_in_one_call_a_beat(
                 times.append(command["time"])
     assert renewed[2:] == [jobs] * 4
     assert times[-1] - times[2] >= 2 * lease / 3, "no more than one call a beat"
+
+
+def test_renewals_that_fail_are_told_of_once_and_so_is_their_success(
+    server: ServerProcess,
+    watched: Queue,
+    make_app: Callable[..., App],
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    broker = make_app(server.url, lambda: None, lease=LEASE).broker
+    renew, away = broker.leases._renew, True  # noqa: SLF001 - the server is others', too, and stays
+    tries: list[int] = []
+
+    def maybe(deliveries: Any) -> None:
+        tries.append(len(deliveries))
+        if away:
+            raise ServerUnavailable("nobody there")
+        renew(deliveries)
+
+    def tried() -> bool:
+        begun = len(tries)
+        return eventually(lambda: len(tries) > begun + 3, PATIENCE)
+
+    def said() -> list[str]:
+        return [each.getMessage() for each in caplog.records if each.name.endswith("leases")]
+
+    caplog.set_level(logging.INFO, "echomq_tasks")
+    monkeypatch.setattr(broker.leases, "_renew", maybe)
+    broker.get_actor("run").send()
+    consumer = broker.consume(watched.name, timeout=100)
+    delivery = eventually(lambda: next(consumer), PATIENCE)
+    assert tried()
+    (warning,) = said()
+    assert warning.startswith("The leases of what this process holds (1 job, running or still to be settled)")
+    assert warning.endswith("other workers may run these jobs: nobody there")
+    away = False
+    assert tried()
+    (info,) = said()[1:]
+    assert info.startswith("Leases are renewed again, after ")
+    away = True
+    assert tried()
+    assert len(said()) == 3, "another outage is told of again"
+    broker.leases.drop(delivery)
+    away = False
+    assert tried()
+    assert len(said()) == 3, "with nothing in hand, nobody knows"
+    broker.leases.hold([delivery])
+    consumer.ack(delivery)
+    consumer.close()
 
 
 def test_an_end_that_the_server_cannot_take_frees_the_thread_and_the_job_runs_again(

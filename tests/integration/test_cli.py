@@ -90,25 +90,38 @@ def test_the_version(capsys: pytest.CaptureFixture[str]) -> None:
 @pytest.mark.parametrize(
     "arguments", [[], ["drink"], ["worker"], ["worker", "tasks", "--threads", "0"], ["info", "--limit", "2"]]
 )
-def test_a_wrong_command_line_is_refused_with_its_usage(
-    capsys: pytest.CaptureFixture[str], arguments: list[str]
-) -> None:
+def test_a_wrong_command_line_is_refused_in_one_line(capsys: pytest.CaptureFixture[str], arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
-    assert "usage: echomq" in capsys.readouterr().err
+    (line,) = capsys.readouterr().err.splitlines()
+    command = " ".join(["echomq", *arguments[:1]]) if len(arguments) > 1 or arguments == ["worker"] else "echomq"
+    assert line.startswith(f"{command}: ")
+    assert line.endswith(f"(`{command} --help` shows what it takes)")
 
 
 @pytest.mark.parametrize("command", ["worker tasks", "info"])
-def test_an_unknown_option_is_refused_with_the_usage_of_its_command(
-    command: str, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_an_unknown_option_is_refused_by_its_command(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main([*command.split(), "--flavour", "sweet"])
     assert ended.value.code == 2
-    error = capsys.readouterr().err
-    assert f"usage: echomq {command.split()[0]}" in error
-    assert "unrecognized arguments: --flavour" in error
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"echomq {command.split()[0]}: unrecognized arguments: --flavour")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "advice"),
+    [
+        ("-Q io json", "name a module, and options after it: `echomq worker myapp.tasks -Q mail`"),
+        ("json -p 2 os", "unrecognized arguments: os: name all modules one after the other, before the options"),
+    ],
+)
+def test_a_module_that_an_option_hides_is_told_where_to_go(
+    arguments: str, advice: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        main(["worker", *arguments.split()])
+    assert capsys.readouterr().err == f"echomq worker: {advice} (`echomq worker --help` shows what it takes)\n"
 
 
 def test_the_help_of_worker_names_its_defaults_and_its_alternative() -> None:
@@ -193,7 +206,7 @@ def test_a_server_that_is_away_is_an_error_in_one_line(capsys: pytest.CaptureFix
 
 
 def test_a_wrong_url_is_an_error_in_one_line(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["info", "--url", "amqp://127.0.0.1"]) == 1
+    assert main(["info", "--url", "amqp://127.0.0.1"]) == 2
     assert capsys.readouterr().err.startswith("echomq: ")
 
 
@@ -293,25 +306,27 @@ def test_worker_looks_into_every_path_and_imports_nothing_itself(started: list[A
 def test_worker_hands_on_all_its_options(started: list[Any], tmp_path: Path) -> None:
     line = (
         "worker json -Q a,b c b -p 3 -t 4 --concurrency 5 --grace 1.5m --max-jobs 6 --max-memory 7.5 -v --use-spawn "
-        "--pid-file p --log-file l --skip-logging -f os:getpid -f m:f -i *.html -x *_test.py --watch"
+        "--pid-file p --log-file l --skip-logging -f os:getpid -f json:dumps -i *.html -x *_test.py -Q d "
+        "--url redis://user:secret@host:1/2 --watch"
     )
     assert main([*line.split(), str(tmp_path)]) == 0
     assert started == [
         Settings(
             broker="json",
-            queues=("a", "b", "c"),
+            server="redis://host:1/2",
+            queues=("a", "b", "c", "d"),
             processes=3,
             threads=4,
             concurrency=5,
             grace=90.0,
             max_jobs=6,
             max_memory=7.5,
-            functions=("os:getpid", "m:f"),
+            functions=("os:getpid", "json:dumps"),
             watch=str(tmp_path),
             watch_include=("*.html",),
             watch_exclude=("*_test.py",),
             pid_file="p",
-            log_file="l",
+            log_file=os.path.abspath("l"),
             verbose=1,
             skip_logging=True,
             use_spawn=True,
@@ -362,6 +377,10 @@ def test_worker_has_a_process_for_each_processor_and_leaves_the_rest_to_the_sett
         ("--watch=/no/such", "'/no/such' is no directory to watch"),
         ("--fork-function=os", "a function is named as MODULE:FUNCTION, not 'os'"),
         ("--fork-function=:f", "a function is named as MODULE:FUNCTION, not ':f'"),
+        (
+            "--fork-function=osx:f",
+            "no module named 'osx' from here (.): go to the directory it is in, or name that directory with --path",
+        ),
     ],
 )
 def test_worker_refuses_what_it_could_not_use(
@@ -369,6 +388,17 @@ def test_worker_refuses_what_it_could_not_use(
 ) -> None:
     assert main(["worker", "json", option]) == 2
     assert capsys.readouterr().err == f"echomq: {said}\n"
+    assert started == []
+
+
+@pytest.mark.parametrize("name", ["bad name!", "", ",", "a,b c"])
+def test_worker_refuses_a_queue_that_cannot_be(
+    started: list[Any], capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["worker", "json", "-Q", "a", name])
+    assert ended.value.code == 2
+    assert "is not allowed" in capsys.readouterr().err
     assert started == []
 
 
@@ -388,7 +418,7 @@ def test_worker_refuses_a_bound_that_is_none(
 def test_worker_refuses_a_wrong_url_and_blames_no_variable(
     started: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["worker", "json", "--url", "foo://"]) == 1
+    assert main(["worker", "json", "--url", "foo://"]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith("echomq: unknown URL scheme 'foo'")
     assert "EMQ_URL" not in line

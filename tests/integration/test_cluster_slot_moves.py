@@ -17,7 +17,8 @@ from echomq_tasks.cache.store import Store
 from echomq_tasks.connection import Connection, connect
 from echomq_tasks.errors import ServerUnavailable
 from echomq_tasks.keyspace import cache_base, queue_key, slot
-from echomq_tasks.queue import Queue, Verdict
+from echomq_tasks.queue import Complete, Queue, Verdict
+from echomq_tasks.queue.turns import Asked, turn_all
 
 pytestmark = pytest.mark.cluster
 
@@ -75,6 +76,9 @@ def assert_away(queue: Queue, held: Any) -> None:
     for verb in (lambda: queue.enqueue("x"), lambda: queue.claim(1), lambda: queue.complete(held[0])):
         with pytest.raises(ServerUnavailable):
             verb()
+    # A worker of many queues is told of the one that is away, be it the only one that was asked, and not of all.
+    (answer,) = turn_all([Asked(queue, [Complete(held[0])], 1)])
+    assert [type(each) for each in (*answer.verdicts, answer.claimed)] == [ServerUnavailable] * 2
 
 
 def whole(queue: Queue) -> bool:

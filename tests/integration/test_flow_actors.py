@@ -19,6 +19,7 @@ from dramatiq.middleware import AsyncIO
 from dramatiq.results import ResultFailure, Results
 from support.eventually import eventually
 from support.servers import ServerProcess
+from support.workers import WORKERS
 
 from echomq_tasks import actor, current_job, flow
 from echomq_tasks.brokers.dramatiq import EchoMQBroker, job_id, run_flows
@@ -27,6 +28,7 @@ from echomq_tasks.errors import BatchError, InvalidArgument, InvalidName
 from echomq_tasks.middleware import Retries
 from echomq_tasks.queue import Cancellation, State
 from echomq_tasks.results import EchoMQBackend
+from echomq_tasks.worker import line
 
 Start = Callable[..., Worker]
 
@@ -44,12 +46,12 @@ def broker(server: ServerProcess) -> Iterator[EchoMQBroker]:
 
 
 @pytest.fixture
-def start(broker: EchoMQBroker) -> Iterator[Start]:
+def start(broker: EchoMQBroker, worker_kind: str) -> Iterator[Start]:
     """Start a worker of four threads; it stops before the broker closes."""
     with ExitStack() as stack:
 
         def begin(**options: Any) -> Worker:
-            worker = Worker(broker, worker_threads=4, worker_timeout=50, **options)
+            worker: Worker = WORKERS[worker_kind](broker, worker_threads=4, worker_timeout=50, **options)
             worker.start()
             stack.callback(worker.stop)
             return worker
@@ -598,10 +600,11 @@ def test_a_child_completed_without_a_result_reads_as_none(
 
 
 def test_an_idle_parents_worker_is_woken_and_waits_for_no_beat(
-    own_server: ServerProcess, monkeypatch: pytest.MonkeyPatch
+    own_server: ServerProcess, monkeypatch: pytest.MonkeyPatch, worker_kind: str
 ) -> None:
     # With the beat an hour away nothing but a wake token lets either worker move.
     monkeypatch.setattr(consumers, "_BEAT", 3600.0)
+    monkeypatch.setattr(line, "BEAT", 3600.0)
     brokers = [EchoMQBroker(own_server.url, lease=7200.0) for _ in range(2)]
     gathered, gate = Gather(), threading.Event()
     with ExitStack() as stack:
@@ -615,7 +618,7 @@ def test_an_idle_parents_worker_is_woken_and_waits_for_no_beat(
 
         child = dramatiq.actor(held, broker=brokers[1], actor_name="child", queue_name="children")
         for broker in brokers:
-            worker = Worker(broker, worker_threads=1, worker_timeout=50)
+            worker = WORKERS[worker_kind](broker, worker_threads=1, worker_timeout=50)
             worker.start()
             stack.callback(worker.stop)
         stack.callback(gate.set)

@@ -347,7 +347,7 @@ def test_an_exception_while_an_answer_is_read_does_not_shift_the_next_answers(
     def interrupted_client(self: Any, *_: Any, **__: Any) -> Any:
         raise raised
 
-    def interrupted_wire(self: Any, sock: socket.socket) -> bytes:
+    def interrupted_wire(self: Any, sock: socket.socket, **_: Any) -> bytes:
         if read_first:
             sock.recv(read_first)
         raise raised

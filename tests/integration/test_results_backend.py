@@ -19,6 +19,7 @@ from support.children import in_child
 from support.counting import blocked, commands
 from support.eventually import eventually
 from support.servers import ServerProcess
+from support.workers import WORKERS
 from wire.handwriting import Wire
 
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
@@ -58,8 +59,8 @@ def backend(broker: EchoMQBroker) -> EchoMQBackend:
 
 
 @pytest.fixture
-def worker(broker: EchoMQBroker, backend: EchoMQBackend) -> Iterator[Worker]:
-    made = Worker(broker, worker_threads=4, worker_timeout=50)
+def worker(broker: EchoMQBroker, backend: EchoMQBackend, worker_kind: str) -> Iterator[Worker]:
+    made: Worker = WORKERS[worker_kind](broker, worker_threads=4, worker_timeout=50)
     made.start()
     yield made
     made.stop()

@@ -18,6 +18,7 @@ from support.counting import blocked, nodes
 from support.eventually import eventually
 from support.proxy import DroppingProxy
 from support.servers import ServerProcess
+from support.workers import WORKERS
 
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
 from echomq_tasks.connection import connect
@@ -255,8 +256,11 @@ def test_a_job_that_ends_while_the_server_is_away_has_its_result_when_it_is_back
     gate: threading.Event,
     pool: ThreadPoolExecutor,
     caplog: pytest.LogCaptureFixture,
+    monkeypatch: pytest.MonkeyPatch,
+    worker_kind: str,
     fails: bool,
 ) -> None:
+    monkeypatch.setattr("dramatiq.worker.POST_PROCESS_MESSAGE_RETRY_DELAY_SECS", 0.1)
     runs: list[int] = []
 
     @dramatiq.actor(queue_name=queue_name, store_results=True, max_retries=0)
@@ -267,7 +271,7 @@ def test_a_job_that_ends_while_the_server_is_away_has_its_result_when_it_is_back
             raise ValueError("boom")
         return "done"
 
-    worker = dramatiq.Worker(broker, worker_threads=1, worker_timeout=50)
+    worker = WORKERS[worker_kind](broker, worker_threads=1, worker_timeout=50)
     worker.start()
     try:
         message = work.send()

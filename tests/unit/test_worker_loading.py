@@ -13,7 +13,16 @@ from dramatiq import Middleware
 from dramatiq.brokers.stub import StubBroker
 
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
-from echomq_tasks.worker.loading import CANNOT_CONNECT, CANNOT_LOAD, LoadingFailed, extend_path, function_named, load
+from echomq_tasks.worker.loading import (
+    CANNOT_CONNECT,
+    CANNOT_LOAD,
+    LoadingFailed,
+    check_functions,
+    extend_path,
+    function_named,
+    load,
+    other_brokers,
+)
 
 ACTORS = "from echomq_tasks import actor\n\n@actor\ndef act():\n    pass\n"
 OWN = "from echomq_tasks.brokers.dramatiq import EchoMQBroker\nown = EchoMQBroker()\n"
@@ -85,6 +94,8 @@ def test_the_broker_may_be_set_by_a_later_module(write: Callable[[str, str], Non
         ("def f():\n    1 / 0", "wrong:f", r"wrong:f\(\) failed"),
         (ACTORS, "wrong.nowhere", "is 'wrong.nowhere' spelled as for import"),
         (ACTORS, "wrong:missing", "the module 'wrong' has no 'missing'"),
+        (ACTORS, "wrong:act", "wrong:act is an actor, .*: write wrong to run the actors of this module"),
+        (OWN + "two = EchoMQBroker()", "wrong", "2 brokers.*: `echomq worker wrong:own` and `echomq worker wrong:two`"),
         ("VERSION = 1", "wrong:VERSION", "wrong:VERSION is of type int: neither a broker nor a function"),
         ("x = 1", "wrong", "wrong: no actor, and no broker"),
         (OWN, "wrong", r"write wrong:own, or dramatiq.set_broker\(own\)"),
@@ -121,6 +132,73 @@ def test_a_function_is_found_by_its_module_and_name(write: Callable[[str, str], 
     assert function_named("app_i:A.f")() == 7
     with pytest.raises(LoadingFailed, match="the module 'app_i' has no 'g'"):
         function_named("app_i:g")
+    with pytest.raises(LoadingFailed, match=r"app_i:A\.__name__ is of type str, and no function"):
+        function_named("app_i:A.__name__")
+
+
+def test_functions_are_looked_for_in_what_is_imported_and_nothing_is_imported_for_it(
+    write: Callable[[str, str], None],
+) -> None:
+    write("app_j", "def f():\n    pass\n")
+    check_functions(["app_j:nope"])
+    assert "app_j" not in sys.modules
+    assert callable(function_named("app_j:f"))
+    check_functions(["app_j:f"])
+    with pytest.raises(LoadingFailed, match="the module 'app_j' has no 'nope'"):
+        check_functions(["app_j:nope"])
+
+
+def test_an_actor_in_place_of_the_broker_is_not_called(write: Callable[[str, str], None]) -> None:
+    write("app_k", ACTORS.replace("pass", "calls.append(1)") + "calls = []\n")
+    with pytest.raises(LoadingFailed):
+        load("app_k:act", [])
+    assert sys.modules["app_k"].calls == []
+
+
+SEVERAL = (
+    OWN
+    + ACTORS
+    + "@actor(broker=own)\ndef fetch():\n    pass\n\n"
+    + "@actor(broker=EchoMQBroker())\ndef lost():\n    pass\n\nidle = EchoMQBroker()\n"
+)
+
+
+def test_other_brokers_with_actors_are_found_unless_one_was_chosen(write: Callable[[str, str], None]) -> None:
+    write("app_l", SEVERAL)
+    served = load("app_l", [])
+    assert other_brokers(served, "app_l") == [("app_l:own", True, ["fetch"]), (None, True, ["lost"])]
+    assert other_brokers(load("app_l:own", []), "app_l:own") == []
+    # Found from another module, too, and named by the place in one that was named.
+    write("app_m", "from app_l import own as ours, act\n")
+    load("app_m", [])
+    found = [name for name, _, _ in other_brokers(served, "app_m")]
+    assert found == ["app_m:ours", None]
+
+
+class Elusive:
+    @property
+    def __class__(self) -> type:  # type: ignore[override]
+        raise RuntimeError("asked outside of a request")
+
+
+def test_a_proxy_in_a_module_is_not_asked_for_its_class(write: Callable[[str, str], None]) -> None:
+    write("app_n", ACTORS)
+    served = load("app_n", [])
+    sys.modules["app_n"].__dict__["request"] = Elusive()
+    assert other_brokers(served, "app_n") == []
+
+
+@pytest.mark.parametrize(("set_by", "blamed"), [("environment", 0), ("module", 1)])
+def test_a_wrong_url_of_the_environment_is_told_without_a_traceback(
+    write: Callable[[str, str], None], monkeypatch: pytest.MonkeyPatch, set_by: str, blamed: int
+) -> None:
+    monkeypatch.setenv("EMQ_URL", "http://x" if set_by == "environment" else "valkey://127.0.0.1")
+    write("app_o", ACTORS if set_by == "environment" else OWN.replace("()", "('http://x')"))
+    with pytest.raises(LoadingFailed, match="unknown URL scheme 'http'") as failed:
+        load("app_o", [])
+    assert failed.value.code == CANNOT_LOAD
+    assert ("Traceback" in failed.value.text) == bool(blamed)
+    assert ("EMQ_URL" in failed.value.text) == (not blamed)
 
 
 def test_the_path_that_is_named_last_comes_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,6 +12,7 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
+from dramatiq.brokers.stub import StubBroker
 from hypothesis import given
 from hypothesis import strategies as st
 from support.children import in_child
@@ -132,15 +133,25 @@ def test_files_that_nobody_edits_do_not_count(tmp_path: Path) -> None:
 @pytest.mark.parametrize("most", [1, 9, 10, 1000])
 def test_the_number_of_jobs_is_told_once_and_never_late(most: int) -> None:
     told: list[int] = []
-    count = JobCount(most, lambda: told.append(ran))
+    begun = 0
+    count = JobCount(most, lambda: told.append(begun))
     nothing = cast(Any, None)
-    for ran in range(1, 2 * most + 1):
-        if ran % 2:
-            count.after_process_message(nothing, nothing)
-        else:
-            count.after_skip_message(nothing, nothing)
+    while begun < 2 * most:
+        begun += 1
+        count.before_process_message(nothing, nothing)
     (at,) = told
     assert most - most // 10 <= at <= most
+
+
+def test_jobs_are_counted_before_another_hook_can_skip_them() -> None:
+    broker = StubBroker()
+    count = JobCount(5, lambda: None)
+    count.add_to(broker)
+    assert broker.middleware[0] is count
+    assert len(broker.middleware) > 1
+    bare = StubBroker(middleware=[])
+    count.add_to(bare)
+    assert bare.middleware == [count]
 
 
 def test_the_memory_of_this_process_is_known_and_that_of_none_is_not() -> None:
@@ -206,15 +217,53 @@ def test_a_task_is_the_same_after_the_journey_and_what_is_not_known_is_left_out(
     assert Task.from_json(newer) == task
 
 
+READY = {
+    "queues": ["mail"],
+    "server": "valkey://host:1/0",
+    "there": True,
+    "unknown": [],
+    "wanted_server": None,
+    "others": [],
+    "coroutines": False,
+}
+
+
 def test_the_line_of_the_start_names_a_few_queues_and_counts_the_others() -> None:
     settings = Settings("app", processes=1, threads=8)
-    ready = {"queues": [f"q{number}" for number in range(11)], "server": "valkey://host:1/0", "unknown": []}
-    line = telling.booted(ready, settings, [7])
+    line = telling.booted(READY | {"queues": [f"q{number}" for number in range(11)]}, settings, [7])
     assert "the queues q0, q1, q2, q3, q4, q5, q6, q7 and 3 more at valkey://host:1/0: 1 process (PID 7), 8 thr" in line
-    assert telling.warnings(ready, settings) == []
-    ready = {"queues": [], "server": None, "unknown": []}
-    assert "no queue at a server that is not there yet" in telling.booted(ready, settings, [7])
-    assert telling.warnings(ready, settings) == ["No actors in app: there is nothing to run."]
+    assert telling.warnings(READY, settings) == []
+
+
+def test_the_line_of_the_start_names_a_server_that_is_away_and_the_places_of_async_actors() -> None:
+    settings = Settings("app", processes=2, threads=1, concurrency=100)
+    line = telling.booted(READY | {"there": False, "coroutines": True}, settings, [7, 8])
+    assert "works on the queue mail at valkey://host:1/0, which is not there yet: 2 processes (PIDs 7, 8), " in line
+    assert "1 thread and 100 async places each" in line
+
+
+def test_what_is_not_served_is_told_with_how_to_serve_it() -> None:
+    brokers = [("app:own", True, ["a"]), ("app:old", False, ["b", "c"]), (None, True, ["d"])]
+    assert telling.warnings(READY | {"others": brokers, "wanted_server": "valkey://other:1/0"}, Settings("app")) == [
+        "--url is valkey://other:1/0, and the broker of these actors has a server of its own: valkey://host:1/0.",
+        "The actor a is of another broker, app:own, and not served here: run `echomq worker app:own` for them.",
+        "The actors b, c are of another broker, app:old, and not served here: run `dramatiq app:old` for them.",
+        "The actor d is of a broker that is in no module, and not served here.",
+    ]
+
+
+def test_why_there_is_nothing_to_serve_names_what_there_is() -> None:
+    assert telling.nothing_to_serve(["app", "more"], [], []) == "no actors in app, more: there is nothing to run"
+    assert telling.nothing_to_serve(["app"], ["x", "y"], ["mail"]) == (
+        "no actor has the queue 'x' nor 'y': there is nothing to serve. The actors have mail"
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "said"), [("process 1", "Process 1"), ("m:crash", "m:crash"), ("m:crash (PID 7)", "m:crash (PID 7)")]
+)
+def test_the_name_of_a_function_is_not_altered_at_the_beginning_of_a_sentence(name: str, said: str) -> None:
+    assert telling.capital(name) == said
 
 
 @pytest.mark.parametrize(
@@ -223,7 +272,7 @@ def test_the_line_of_the_start_names_a_few_queues_and_counts_the_others() -> Non
         (-9, "was killed by SIGKILL, as when the system runs out of memory"),
         (-11, "was killed by SIGSEGV"),
         (-77, "was killed by signal 77"),
-        (3, "ended while it booted (exit code 3)"),
+        (1, "ended while it booted (exit code 1)"),
     ],
 )
 def test_how_a_process_ended_is_told_in_words(code: int, said: str) -> None:
@@ -231,5 +280,6 @@ def test_how_a_process_ended_is_told_in_words(code: int, said: str) -> None:
     assert telling.end_of(Process(1, "process 1", mine), code) == said
     ready = Process(1, "process 1", mine, ready={}, ready_at=time.monotonic())
     assert telling.end_of(ready, code) == said.replace("ended while it booted", "ended unasked")
+    assert telling.end_of(ready, 9) == "ended unasked (exit code 9), as when a job calls os._exit"
     mine.close()
     theirs.close()

@@ -8,7 +8,6 @@ import threading
 import time
 import weakref
 from collections.abc import Iterable, Sequence
-from functools import partial
 from typing import Any
 
 import redis
@@ -33,6 +32,7 @@ from echomq_tasks.brokers.dramatiq.sent import SentMessage
 from echomq_tasks.brokers.dramatiq.settler import Settler
 from echomq_tasks.brokers.dramatiq.signalling import Signalling
 from echomq_tasks.brokers.dramatiq.slots import Slots
+from echomq_tasks.brokers.dramatiq.time_limits import start_timers
 from echomq_tasks.brokers.dramatiq.transport import transport
 from echomq_tasks.brokers.dramatiq.unreported import emit_unreported
 from echomq_tasks.brokers.dramatiq.unsent import UnsentMessage
@@ -127,6 +127,8 @@ class EchoMQBroker(Broker):
         # Of a message whose function is a task: what they throw into their thread would hit another's. Our worker
         # interrupts the task.
         self._task_hooks = Hooks(self, without=THREAD_HOOKS)
+        # What starts a timer, which a worker may have started before.
+        self._boot_hooks = Hooks(self, without=(stock.TimeLimit.after_process_boot,))
         #: Whether the middleware is what it has by default, to which our ``actor`` adds Lifecycle.
         self._default_middleware = middleware is None
         if middleware is None:
@@ -168,6 +170,11 @@ class EchoMQBroker(Broker):
         return self._connection
 
     @property
+    def address(self) -> str:
+        """Where its server is, without user and password: for messages to people. No I/O."""
+        return self._config.address
+
+    @property
     def client(self) -> redis.Redis | RedisCluster:
         """The redis-py client of the connection."""
         return self.connection.client
@@ -199,7 +206,7 @@ class EchoMQBroker(Broker):
         """
         self._bus.close()
         if self.leases.holding:
-            self.logger.warning("Closed while %d jobs run: their leases are kept.", self.leases.holding)
+            self.logger.warning("Closed while jobs run (%d): their leases are kept.", self.leases.holding)
         else:
             self.leases.stop()
         with self._lock:
@@ -448,7 +455,8 @@ class EchoMQBroker(Broker):
     def emit_before(self, signal: str, *args: Any, **kwargs: Any) -> None:
         """Call the ``before_`` hooks, those of a batch for each member.
 
-        Also learns how many threads a booting worker has, when it shuts down, and which actors take batches.
+        Also learns how many threads a booting worker has, when it shuts down, and which actors take batches, and sees
+        to it that time limits hold where nobody has emitted ``process_boot``.
         """
         if args and isinstance(args[0], Batch):
             self._before_batch(signal, args[0])
@@ -459,6 +467,7 @@ class EchoMQBroker(Broker):
             # Dramatiq's; our own counts its places itself.
             if (work_queue := getattr(worker, "work_queue", None)) is not None:
                 self._slots[work_queue] = Slots(worker.worker_threads)
+            start_timers(self)
             listening.start()
         elif signal == "worker_shutdown":
             listening.ask()
@@ -489,9 +498,9 @@ class EchoMQBroker(Broker):
         return self._task_hooks if delivery.in_task else self._hooks
 
     def _start(self, delivery: Delivery) -> None:
-        enter(delivery.current)
+        enter(delivery.see)
         delivery.started_at = time.monotonic()
-        delivery.current.on_progress = partial(self.signalling.progressed, delivery)
+        delivery.on_progress = self.signalling.progressed
         self.signalling.started(delivery)
 
     def _declare_batch(self, actor: Actor[..., Any]) -> None:
@@ -537,6 +546,9 @@ class EchoMQBroker(Broker):
         """
         if args and isinstance(args[0], Batch):
             self._after_batch(signal, args[0], kwargs.get("result"), kwargs.get("exception"))
+        elif signal == "process_boot":
+            self._boot_hooks.after(signal, *args, **kwargs)
+            start_timers(self)
         elif signal != "process_message" or not isinstance(args[0], Delivery):
             if signal == "skip_message":
                 enter(None)
@@ -588,7 +600,7 @@ class EchoMQBroker(Broker):
 
         def tell(member: Member) -> None:
             nonlocal ask
-            enter(None if member.skipped else member.current)
+            enter(None if member.skipped else member.see)
             if member.skipped:
                 after("skip_message", member)
             elif member.error is not None:

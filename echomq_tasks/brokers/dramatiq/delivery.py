@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -89,38 +89,50 @@ class Delivery(MessageProxy):
       in_task: True when its function is a task on an event loop: nothing is to be thrown into the thread of its hooks.
     """
 
+    # How each begins, here and not in its own dictionary: most of them stay as they are in most runs.
+    lost = settling = settled = final = reported = given_up = collected = heard = in_task = False
+    failure: BaseException | None = None
+    started_at: float | None = None
+    duration: float | None = None
+    intent: RetryIntent | None = None
+    outcome: Settlement | None = None
+    awaited: Any = None
+    verdict: Verdict | None = None
+    #: Told of what its function notes as its progress.
+    on_progress: Callable[[Delivery, str], None] | None = None
+    _excused = False
+    _owed: Sequence[tuple[Queue, NewJob]] = ()
+    # What its function returned, encoded for a flow's parent.
+    _returned: bytes | None = None
+    _current: CurrentJob | None = None
+
     def __init__(self, message: Message[Any], job: Job, queue: Queue, slots: Places, held_until: float) -> None:
         super().__init__(message)
         # Here, because a proxy looks each of them up by a slow way, and a run asks a dozen times.
         self.actor_name, self.args, self.kwargs = message.actor_name, message.args, message.kwargs
         self.options, self.message_id = message.options, message.message_id
-        self._excused = False
         self.job = job
         self.queue = queue
         self.claimed_at = time.monotonic()
         self.held_until = held_until
-        self.lost = False
-        self.settling = False
-        self.settled = False
-        self.failure: BaseException | None = None
-        self.final = False
-        self.started_at: float | None = None
-        self.duration: float | None = None
-        self._owed: list[tuple[Queue, NewJob]] = []
-        self.intent: RetryIntent | None = None
-        self.reported = False
-        self.outcome: Settlement | None = None
-        self.given_up = False
-        self.collected = False
-        self.awaited: Any = None
-        self.verdict: Verdict | None = None
-        self.heard = False
-        self.in_task = False
-        # What its function returned, encoded for a flow's parent.
-        self._returned: bytes | None = None
-        #: The job as its function sees it.
-        self.current = CurrentJob(job, queue, get_encoder().decode, lambda: self.lost)
         self._slots: Places | None = slots
+
+    @property
+    def current(self) -> CurrentJob:
+        """The job as its function sees it; made when somebody looks."""
+        if (current := self._current) is None:
+            made = CurrentJob(self.job, self.queue, get_encoder().decode, lambda: self.lost, self._progressed)
+            # The thread that renews its lease may look at the same time: both are to get the same one.
+            current = vars(self).setdefault("_current", made)
+        return current
+
+    def see(self) -> CurrentJob:
+        """:attr:`current`, for :func:`echomq_tasks.current.enter`."""
+        return self.current
+
+    def _progressed(self, progress: str) -> None:
+        if self.on_progress is not None:
+            self.on_progress(self, progress)
 
     @property
     def job_id(self) -> str:
@@ -211,7 +223,7 @@ class Delivery(MessageProxy):
 
     def owe(self, queue: Queue, job: NewJob) -> None:
         """Note a job that could not be sent while this run was reported; its id keeps it one while its row is there."""
-        self._owed.append((queue, job))
+        self._owed = (*self._owed, (queue, job))
 
     @property
     def owes(self) -> bool:
@@ -227,7 +239,7 @@ class Delivery(MessageProxy):
         while self._owed:
             queue, job = self._owed[0]
             queue.enqueue_many((job,))
-            del self._owed[0]
+            self._owed = self._owed[1:]
 
     @property
     def places(self) -> Places | None:
@@ -284,15 +296,17 @@ def decode(job: Job | JobInfo, queue_name: str) -> Message[Any]:
                 value = _LEFT_OUT[name](job.id)
             except InvalidId as error:
                 raise DecodeError(f"its {name} was left out, and {error}", job.payload, error) from error
-        if not isinstance(value, kind):
+        if type(value) is not kind and not isinstance(value, kind):
             raise DecodeError(f"the message's {name} is a {type(value).__name__}", job.payload, None)
         found[name] = value
     found["args"] = tuple(found["args"])
-    # A worker would hold a message with an eta in its memory. Those that came through the broker were held by the
-    # server; another producer's runs now, for whoever wants a job later puts it on the schedule.
-    eta = found["options"].pop("eta", None)
-    if eta is not None:
-        _log.warning("The eta %r in the payload of job %s is not heeded: enqueue the job with a delay.", eta, job.id)
+    if "eta" in found["options"]:
+        # A worker would hold a message with an eta in its memory. Those that came through the broker were held by the
+        # server; another producer's runs now, for whoever wants a job later puts it on the schedule.
+        eta = found["options"].pop("eta")
+        if eta is not None:
+            text = "The eta %r in the payload of job %s is not heeded: enqueue the job with a delay."
+            _log.warning(text, eta, job.id)
     # The worker finds the consumer of a message by the name of this queue, whatever the producer wrote. The fields are
     # what Dramatiq's own constructor would make of them, one by one and past its freezing.
     message: Message[Any] = object.__new__(Message)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 
 from echomq_tasks.brokers.dramatiq.delivery import Delivery, lease_end
@@ -38,6 +39,8 @@ class LeaseKeeper:
         self._lock = threading.Lock()
         self._stop = threading.Event()
         self._thread: threading.Thread | None = None
+        # The monotonic second at which renewals began to fail, None while they succeed.
+        self._failing_since: float | None = None
 
     def hold(self, deliveries: list[Delivery]) -> None:
         """Renew these from now on."""
@@ -96,13 +99,35 @@ class LeaseKeeper:
             held = list(self._held.copy().values())
             try:
                 self._renew(held)
+                self._succeeded(held)
                 pause = beat
             except EchoMQError as error:
+                self._failed(held, error)
                 pause = min(beat / 4, 1.0)
-                _log.warning("%d leases not renewed, trying again in %.1f s: %s", len(held), pause, error)
             except Exception:
                 pause = beat
                 _log.exception("lease renewal failed; trying again in %.1f s", beat)
+
+    def _failed(self, held: list[Delivery], error: EchoMQError) -> None:
+        if self._failing_since is not None:
+            _log.debug("The leases of %d jobs were not renewed again: %s", len(held), error)
+            return
+        self._failing_since = time.monotonic()
+        left = min(each.held_until for each in held) - lease_end(0)
+        _log.warning(
+            "The leases of what this process holds (%d %s, running or still to be settled) are not renewed, which is "
+            "tried again until it succeeds; in %.0f s other workers may run these jobs: %s",
+            len(held),
+            "job" if len(held) == 1 else "jobs",
+            max(left, 0.0),
+            error,
+        )
+
+    def _succeeded(self, held: list[Delivery]) -> None:
+        since, self._failing_since = self._failing_since, None
+        if since is not None and held:
+            # With nothing held, nobody was asked: all was settled meanwhile.
+            _log.info("Leases are renewed again, after %.1f s.", time.monotonic() - since)
 
     def _renew(self, deliveries: list[Delivery]) -> None:
         jobs: dict[Queue, list[Job]] = {}

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dramatiq.logging import get_logger
@@ -13,6 +13,7 @@ from echomq_tasks.brokers.dramatiq.repeating import register_repeats
 from echomq_tasks.bus import keep_retention
 from echomq_tasks.errors import EchoMQError, ScriptError
 from echomq_tasks.queue import Claimed, Queue
+from echomq_tasks.queue.dead import actor_name
 
 if TYPE_CHECKING:
     from echomq_tasks.brokers.dramatiq.broker import EchoMQBroker
@@ -25,6 +26,8 @@ _SOON = 0.1
 _LOG_STEP = 5_000
 #: How many dead jobs one step looks at.
 _TRIM_STEP = 500
+#: Jobs that fit a line of the log.
+_FEW = 5
 #: Seconds before a chore that failed is tried again, when jobs wait for it.
 _PAUSE = 1.0
 
@@ -141,12 +144,27 @@ class Tending:
         self._broker.signalling.swept(self._queue, swept)
         if swept.recovered:
             self.stirred += 1
-            self.logger.warning("%d jobs of a lost worker wait again: %s", len(swept.recovered), swept.recovered[:5])
-        for job_id in swept.dead:
-            self.logger.error("Job %s goes to dead: %d workers died with it", job_id, self._broker.max_stalled)
+            count = len(swept.recovered)
+            jobs = "1 job of a lost worker waits" if count == 1 else f"{count} jobs of lost workers wait"
+            named = ", ".join(self._named(swept.recovered[:_FEW])) + (", ..." if count > _FEW else "")
+            self.logger.warning("%s again: %s", jobs, named)
+        most = self._broker.max_stalled
+        for job in self._named(swept.dead):
+            self.logger.error(
+                "Job %s goes to dead: %s died with it", job, "a worker" if most == 1 else f"{most} workers"
+            )
         if len(swept.recovered) + len(swept.dead) >= 100:
             # A full step means that there may be more.
             self._sweep_at = time.monotonic() + _SOON
+
+    def _named(self, ids: Sequence[str]) -> list[str]:
+        """Each job with its actor: of a worker that was killed, nothing else tells what ran there."""
+        try:
+            found = self._queue.get_many(ids) if ids else []
+        except EchoMQError:
+            return [*ids]
+        names = [None if info is None else actor_name(info.payload) for info in found]
+        return [each if name is None else f"{each} ({name})" for each, name in zip(ids, names, strict=True)]
 
     def _deliver(self) -> None:
         self.stirred += 1

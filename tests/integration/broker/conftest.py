@@ -13,11 +13,11 @@ from dramatiq import middleware as stock
 from dramatiq.middleware import CurrentMessage
 from failing_actors import QUICK
 from support.servers import ServerProcess
+from support.workers import WORKERS, choose
 
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
 from echomq_tasks.middleware import Retries
 from echomq_tasks.queue import JobInfo, State
-from echomq_tasks.worker import Worker as OwnWorker
 
 
 @pytest.fixture
@@ -49,28 +49,23 @@ def broker(make_broker: Callable[..., EchoMQBroker]) -> EchoMQBroker:
 
 #: The modules whose tests run under Dramatiq's worker and under ours; the others run under Dramatiq's ...
 BOTH_WORKERS = set(
-    "actor_invalidates batch_cancel batch_ends batch_gathering batch_hooks batches broker_composition "
-    "broker_dead_letters broker_delays broker_hook_order broker_middleware broker_priorities broker_rate_limits "
-    "broker_results broker_retries broker_retry_decisions broker_robust broker_trouble broker_workers cancel_actors "
-    "current_job held_parents lifecycle listening repeat_actors sending_again signals".split()
+    "actor_invalidates batch_cancel batch_ends batch_gathering batch_hooks batches broker_actors broker_composition "
+    "broker_counts broker_dead_letters broker_delays broker_hook_order broker_messages broker_middleware "
+    "broker_priorities broker_rate_limits broker_results broker_retries broker_retry_decisions broker_robust "
+    "broker_trouble broker_unreachable broker_workers cancel_actors current_job dead_bounds held_parents lifecycle "
+    "listening repeat_actors sending_again signals trimmed_payloads unique_actors unique_compositions".split()
 )
 #: ... as do those which look into it: what they show of ours stands with the tests of our worker.
 INTO_DRAMATIQS = {
     "test_a_batch_that_no_thread_has_started_goes_back_when_the_worker_stops",
-    "test_a_job_whose_lease_was_lost_stops_at_its_checkpoint_and_leaves_the_job_to_its_new_worker",
     "test_a_stopped_worker_takes_nothing_of_a_queue_that_is_declared_later",
-    "test_no_worker_holds_a_delayed_message",
     "test_stop_gives_back_what_never_started",
 }
-WORKERS: dict[str, Any] = {"dramatiq": Worker, "own": OwnWorker}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the workers of a test that takes one."""
-    if "worker_kind" in metafunc.fixturenames:
-        module = metafunc.module.__name__.rpartition(".")[2].removeprefix("test_")
-        both = module in BOTH_WORKERS and metafunc.function.__name__ not in INTO_DRAMATIQS
-        metafunc.parametrize("worker_kind", ["dramatiq", "own"] if both else ["dramatiq"])
+    choose(metafunc, BOTH_WORKERS, INTO_DRAMATIQS)
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ from echomq_tasks.queue import JobInfo
 
 FOREVER = 60.0
 
+Run = Callable[..., None]
+
 
 class Recorder(Middleware):
     """Notes each hook about a message with the message's argument; ``before`` may do more."""
@@ -53,24 +55,27 @@ class Recorder(Middleware):
         self.events.append(f"after_nack {message.args[0]}")
 
 
-def run(broker: Broker, recorder: Recorder, body: Callable[[list[int]], Any], count: int, **options: Any) -> None:
-    """Run ``count`` messages in one batch on a worker of one thread."""
+@pytest.fixture
+def run(make_worker: Callable[..., Worker]) -> Run:
+    """Run so many messages in one batch on a worker of one thread, as ``run(broker, recorder, body, count)``."""
 
-    def index(numbers: list[int]) -> Any:
-        recorder.events.append(f"call {numbers}")
-        return body(numbers)
+    def run(broker: Broker, recorder: Recorder, body: Callable[[list[int]], Any], count: int, **options: Any) -> None:
+        def index(numbers: list[int]) -> Any:
+            recorder.events.append(f"call {numbers}")
+            return body(numbers)
 
-    index_actor = actor(batch=count, batch_wait=FOREVER, broker=broker, **{"max_retries": 0, **options})(index)
-    for number in range(count):
-        index_actor.send(number)
-    worker = Worker(broker, worker_threads=1, worker_timeout=50)
-    worker.start()
-    broker.join("default", timeout=20_000)
-    # Stopped, all hooks have been called.
-    worker.stop()
+        index_actor = actor(batch=count, batch_wait=FOREVER, broker=broker, **{"max_retries": 0, **options})(index)
+        for number in range(count):
+            index_actor.send(number)
+        worker = make_worker(broker, threads=1)
+        broker.join("default", timeout=20_000)
+        # Stopped, all hooks have been called.
+        worker.stop()
+
+    return run
 
 
-def test_each_member_has_its_own_hooks_in_order(broker: EchoMQBroker) -> None:
+def test_each_member_has_its_own_hooks_in_order(broker: EchoMQBroker, run: Run) -> None:
     recorder = Recorder()
     broker.add_middleware(recorder)
 
@@ -95,7 +100,9 @@ def test_each_member_has_its_own_hooks_in_order(broker: EchoMQBroker) -> None:
     ]
 
 
-def test_the_current_job_is_the_members_in_its_hooks_and_nobodys_in_the_function(broker: EchoMQBroker) -> None:
+def test_the_current_job_is_the_members_in_its_hooks_and_nobodys_in_the_function(
+    broker: EchoMQBroker, run: Run
+) -> None:
     class Hooks(Middleware):
         def before_process_message(self, broker: Broker, message: Any) -> None:
             seen.append(current_job().id == message.job_id)
@@ -117,7 +124,7 @@ def test_the_current_job_is_the_members_in_its_hooks_and_nobodys_in_the_function
 
 
 def test_members_that_a_middleware_skips_or_fails_are_not_in_the_list(
-    broker: EchoMQBroker, dead_jobs: Callable[..., list[JobInfo]]
+    broker: EchoMQBroker, dead_jobs: Callable[..., list[JobInfo]], run: Run
 ) -> None:
     def before(message: Any) -> None:
         if message.args[0] == 1:
@@ -157,7 +164,7 @@ def test_members_that_a_middleware_skips_or_fails_are_not_in_the_list(
 
 
 @pytest.mark.parametrize("failed", [False, True])
-def test_nothing_is_called_when_all_members_are_skipped(broker: EchoMQBroker, failed: bool) -> None:
+def test_nothing_is_called_when_all_members_are_skipped(broker: EchoMQBroker, failed: bool, run: Run) -> None:
     def before(message: Any) -> None:
         if failed:
             message.fail()
@@ -217,7 +224,7 @@ class Thrower(Middleware):
 
 
 def test_what_is_thrown_into_the_hooks_before_the_run_fails_all_members(
-    make_broker: Callable[..., EchoMQBroker], dead_jobs: Callable[..., list[JobInfo]]
+    make_broker: Callable[..., EchoMQBroker], dead_jobs: Callable[..., list[JobInfo]], run: Run
 ) -> None:
     recorder = Recorder()
     broker = make_broker(middleware=[recorder, Retries(**QUICK), Thrower("before_process_message", 1)])
@@ -229,7 +236,7 @@ def test_what_is_thrown_into_the_hooks_before_the_run_fails_all_members(
 
 
 def test_what_is_thrown_into_the_hooks_of_one_member_is_not_the_others_failure(
-    make_broker: Callable[..., EchoMQBroker],
+    make_broker: Callable[..., EchoMQBroker], run: Run
 ) -> None:
     recorder = Recorder()
     backend = StubBackend()
@@ -275,7 +282,7 @@ def test_members_whose_hooks_never_ran_are_given_back(broker: EchoMQBroker) -> N
     consumer.close()
 
 
-def test_an_exception_of_a_member_is_left_as_it_was(broker: EchoMQBroker) -> None:
+def test_an_exception_of_a_member_is_left_as_it_was(broker: EchoMQBroker, run: Run) -> None:
     cause = RuntimeError("cause")
     bare = ValueError("bare")
     try:
@@ -300,7 +307,10 @@ def test_an_exception_of_a_member_is_left_as_it_was(broker: EchoMQBroker) -> Non
 
 @pytest.mark.parametrize("retries", [stock.Retries, Retries], ids=["stock", "ours"])
 def test_each_member_counts_its_own_retries(
-    make_broker: Callable[..., EchoMQBroker], dead_jobs: Callable[..., list[JobInfo]], retries: type[stock.Retries]
+    make_broker: Callable[..., EchoMQBroker],
+    dead_jobs: Callable[..., list[JobInfo]],
+    retries: type[stock.Retries],
+    run: Run,
 ) -> None:
     recorder = Recorder()
     backend = StubBackend()

@@ -305,7 +305,7 @@ def test_a_job_whose_lease_was_lost_stops_at_its_checkpoint_and_leaves_the_job_t
     (job,) = eventually(taken_over, PATIENCE)
     eventually(lambda: ended, PATIENCE)
     assert "the lease was lost" in str(ended[0])
-    eventually(lambda: worker.work_queue.unfinished_tasks == 0, PATIENCE)
+    worker.join()
     assert queue.state(job.id) is State.ACTIVE
     assert not queue.is_cancelled(job.id)
     queue.complete(job)

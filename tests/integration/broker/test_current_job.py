@@ -17,7 +17,7 @@ from dramatiq.middleware import AsyncIO, SkipMessage
 from support.eventually import eventually
 from support.servers import ServerProcess
 
-from echomq_tasks import actor, current_job
+from echomq_tasks import actor, current_job, signals
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
 from echomq_tasks.current import CurrentJob
 from echomq_tasks.errors import InvalidArgument, JobCancelled, ServerUnavailable
@@ -188,21 +188,31 @@ def test_the_hooks_around_a_run_know_the_job_and_those_behind_it_do_not(
     assert hooks.seen == expected + ([] if end == "raises" else [("ack", True)])
 
 
-def test_the_attempt_counts_failures(
+def test_the_attempt_counts_all_runs_as_its_row_and_its_events_do_and_failures_those_that_raised(
     make_broker: Callable[..., EchoMQBroker], make_worker: Callable[..., Worker], finish: Callable[..., None]
 ) -> None:
     broker, seen = make_broker(), []
 
     @actor(max_retries=5, min_backoff=1, max_backoff=2)
     def run() -> None:
-        seen.append(current_job().attempt)
+        job = current_job()
+        seen.append((job.attempt, job.failures))
+        assert job.queue.get(job.id).attempts == job.attempt
         if len(seen) < 3:
             raise RuntimeError("no luck")
 
-    run.send()
-    make_worker(broker)
-    finish(broker)
-    assert seen == [1, 2, 3]
+    message = run.send()
+    # Claimed and given back, as by a worker that is stopped.
+    (given_back,) = broker.queue("default").claim().jobs
+    broker.queue("default").release(given_back)
+    started: list[int | None] = []
+    heard: Any = lambda sender, event: started.append(event.attempt)  # noqa: E731
+    with signals.started.connected_to(heard):
+        make_worker(broker)
+        finish(broker)
+    assert seen == [(2, 0), (3, 1), (4, 2)]
+    assert started == [2, 3, 4]
+    assert broker.queue("default").get(message.job_id) is None
 
 
 def test_progress_and_log_are_read_by_another_process_while_the_job_runs(

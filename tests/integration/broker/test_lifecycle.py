@@ -23,7 +23,7 @@ from echomq_tasks import actor, current_job, flow
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
 from echomq_tasks.bus import Log, Retention
 from echomq_tasks.connection import Connection
-from echomq_tasks.errors import BatchError, ConfigError, InvalidArgument, InvalidName
+from echomq_tasks.errors import BatchError, ConfigError, InvalidArgument, InvalidName, ServerUnavailable
 from echomq_tasks.events import EVENTS
 from echomq_tasks.middleware import Lifecycle, Retries
 from echomq_tasks.queue import Queue
@@ -272,18 +272,74 @@ def test_a_worker_is_announced_on_each_queue_that_it_serves_before_and_after_its
 
 
 def test_a_server_that_is_away_keeps_no_worker_from_booting_or_stopping(
-    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, make_worker: MakeWorker
 ) -> None:
     monkeypatch.setattr("dramatiq.worker.CONSUMER_RESTART_DELAY_SECS", 0.05)
     broker = EchoMQBroker(f"valkey://127.0.0.1:{free_port()}")
     actor(lambda: None, broker=broker, actor_name="work")
-    worker = Worker(broker, worker_threads=1, worker_timeout=50)
     with caplog.at_level(logging.WARNING):
-        worker.start()
-        worker.stop()
+        make_worker(broker, threads=1).stop()
     broker.close()
-    for event in ("worker_started", "worker_stopping", "worker_stopped"):
-        assert f"{event} of queue 'default' is not announced" in caplog.text
+    assert "worker_started is not announced on queue 'default'" in caplog.text
+
+
+def test_a_server_that_is_away_is_lamented_once_for_all_queues_and_its_return_is_told(
+    broker: EchoMQBroker, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.add_middleware(Lifecycle(log="audit"))
+    for number in range(7):
+        actor(lambda: None, actor_name=f"work-{number}", queue_name=f"q-{number}")
+    publish, away = Queue.publish_event, True
+
+    def maybe(self: Queue, *args: Any, **kwargs: Any) -> None:
+        if away:
+            raise ServerUnavailable("nobody there")
+        publish(self, *args, **kwargs)
+
+    monkeypatch.setattr(Queue, "publish_event", maybe)
+    monkeypatch.setattr(Log, "retain_for", maybe)
+
+    def said(level: int) -> list[str]:
+        found = [each for each in caplog.records if each.name.endswith("lifecycle") and each.levelno == level]
+        caplog.clear()
+        return [each.getMessage() for each in found]
+
+    caplog.set_level(logging.INFO, "echomq_tasks")
+    first, second = make_worker(broker), make_worker(broker)
+    first.stop()
+    assert said(logging.WARNING) == [
+        "The log 'audit' is not prepared on 7 queues ('q-0', 'q-1', 'q-2', 'q-3', 'q-4', ...): nobody there"
+    ]
+    away = False
+    second.stop()
+    (info,) = said(logging.INFO)
+    assert info.startswith("The events of workers are announced again, after ")
+    away = True
+    make_worker(broker, queues={"q-0", "q-1"}).stop()
+    assert len(said(logging.WARNING)) == 1, "another outage is told of again"
+
+
+def test_what_is_refused_queue_by_queue_is_told_of_each_time_and_by_its_reason(
+    broker: EchoMQBroker, make_worker: MakeWorker, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    broker.add_middleware(Lifecycle())
+    for name in ("one", "two", "three"):
+        actor(lambda: None, actor_name=name, queue_name=name)
+
+    def refuse(self: Queue, event: str, *args: Any, **kwargs: Any) -> None:
+        raise ConfigError("no rights there" if self.name == "two" else "no rights")
+
+    monkeypatch.setattr(Queue, "publish_event", refuse)
+    make_worker(broker).stop()
+    told = [each.getMessage() for each in caplog.records if each.levelno == logging.WARNING]
+    assert [line for line in told if "announced" in line] == [
+        line
+        for event in ("worker_started", "worker_stopping", "worker_stopped")
+        for line in (
+            f"{event} is not announced on 2 queues ('one', 'three'): no rights",
+            f"{event} is not announced on queue 'two': no rights there",
+        )
+    ]
 
 
 # -- what is chosen ------------------------------------------------------------------------------------------------
@@ -301,13 +357,14 @@ def test_where_events_are_off_scripts_get_one_argument_more(
 
     ear = listen()
     seen: list[list[Any]] = []
-    exchange = broker.queue("default").scripts._send  # noqa: SLF001 - the last place where all arguments are seen
+    pack = broker.queue("default").scripts._command  # noqa: SLF001 - the last place where all arguments are seen
 
-    def noting(commands: list[Any], repeat: bool) -> Any:
-        seen.extend(list(command) for command in commands if command[0] == "EVALSHA")
-        return exchange(commands, repeat)
+    def noting(call: Any) -> Any:
+        command = pack(call)
+        seen.append(list(command))
+        return command
 
-    broker.queue("default").scripts._send = noting  # type: ignore[method-assign]  # noqa: SLF001
+    broker.queue("default").scripts._command = noting  # type: ignore[method-assign]  # noqa: SLF001
     message = work.send()
     worker = make_worker(broker)
     finish(broker)
@@ -548,7 +605,7 @@ def test_bounds_that_cannot_be_kept_are_logged_and_the_worker_serves(
     message = work.send()
     with caplog.at_level(logging.WARNING, "echomq_tasks"):
         assert names(said(broker, ear)[message.job_id]) == ["enqueued", "started", "completed"]
-    assert "The log 'audit' of queue 'default' is not prepared" in caplog.text
+    assert "The log 'audit' is not prepared on queue 'default'" in caplog.text
 
 
 def test_a_job_run_by_a_worker_is_kept_in_the_log_as_it_was_announced(

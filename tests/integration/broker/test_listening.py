@@ -45,7 +45,7 @@ def test_the_bus_of_a_broker_connects_when_the_broker_does(broker: EchoMQBroker,
     assert broker.bus.connect() is standalone
 
 
-def test_a_worker_runs_handlers_until_its_last_one_has_stopped(broker: EchoMQBroker) -> None:
+def test_a_worker_runs_handlers_until_its_last_one_has_stopped(broker: EchoMQBroker, make_worker: MakeWorker) -> None:
     heard: list[str | None] = []
     billed: list[str] = []
 
@@ -59,9 +59,7 @@ def test_a_worker_runs_handlers_until_its_last_one_has_stopped(broker: EchoMQBro
 
     work = actor(lambda: None, actor_name="work", broker=broker)
     log = broker.bus.log("default", "audit")
-    first, second = Worker(broker, worker_threads=1), Worker(broker, worker_threads=1)
-    first.start()
-    second.start()
+    first, second = make_worker(broker, threads=1), make_worker(broker, threads=1)
     first.stop()
     log.append({"what": "paid"})
     # It subscribes in a thread of its own, so the first jobs may be done before it hears.
@@ -72,12 +70,11 @@ def test_a_worker_runs_handlers_until_its_last_one_has_stopped(broker: EchoMQBro
     assert set(heard) == {"work"}
 
 
-def test_the_first_handler_may_come_after_the_worker(broker: EchoMQBroker) -> None:
+def test_the_first_handler_may_come_after_the_worker(broker: EchoMQBroker, make_worker: MakeWorker) -> None:
     billed: list[str] = []
     log = broker.bus.log("default", "audit")
     log.append({"what": "paid"})
-    worker = Worker(broker, worker_threads=1)
-    worker.start()
+    worker = make_worker(broker, threads=1)
     for group in ("billing", "mails"):
         broker.bus.consumer("default", "audit", group=group, start="head")(
             lambda each, group=group: billed.append(group)
@@ -112,7 +109,9 @@ def test_handlers_run_on_for_a_worker_that_boots_while_the_last_one_stops(
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("echomq-group")]
 
 
-def test_handlers_take_nothing_new_while_the_last_jobs_of_a_stopping_worker_end(broker: EchoMQBroker) -> None:
+def test_handlers_take_nothing_new_while_the_last_jobs_of_a_stopping_worker_end(
+    broker: EchoMQBroker, make_worker: MakeWorker
+) -> None:
     running, go_on = threading.Event(), threading.Event()
     billed: list[str] = []
 
@@ -126,8 +125,7 @@ def test_handlers_take_nothing_new_while_the_last_jobs_of_a_stopping_worker_end(
         go_on.wait(30)
 
     log = broker.bus.log("default", "audit")
-    worker = Worker(broker, worker_threads=1)
-    worker.start()
+    worker = make_worker(broker, threads=1)
     log.append({"what": "paid"})
     eventually(lambda: billed == ["paid"])
     work.send()

@@ -9,6 +9,7 @@ import dramatiq
 import pytest
 from support.servers import ServerProcess
 from support.shell import Shell, bury, message, stock
+from support.workers import WORKERS
 from wire.handwriting import Wire
 
 from echomq_tasks.brokers.dramatiq import EchoMQBroker
@@ -153,7 +154,7 @@ def test_a_message_of_a_queue_that_is_not_there_is_told_so(echomq: Shell, queue:
 def test_what_is_neither_a_job_id_nor_a_messages_is_a_usage_error(echomq: Shell, queue: Queue, bad: str) -> None:
     said = echomq("job", queue.name, bad)
     assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("usage: echomq job")
+    assert said.err.startswith("echomq job: ")
 
 
 @pytest.mark.parametrize("command", ["cancel", "reprocess", "remove"])
@@ -232,8 +233,9 @@ def test_reprocess_leaves_a_payload_that_is_no_message_as_it_is(echomq: Shell, q
         queue.complete(claimed)
 
 
+@pytest.mark.parametrize("worker_kind", WORKERS)
 def test_a_reprocessed_message_is_tried_as_often_again(
-    standalone: Connection, server: ServerProcess, queue_name: str, capsys: pytest.CaptureFixture[str]
+    standalone: Connection, server: ServerProcess, queue_name: str, capsys: pytest.CaptureFixture[str], worker_kind: str
 ) -> None:
     echomq = Shell(server.url, capsys)
     broker = EchoMQBroker(server.url)
@@ -245,7 +247,7 @@ def test_a_reprocessed_message_is_tried_as_often_again(
         seen.append(1)
         raise ValueError("no")
 
-    worker = dramatiq.Worker(broker, worker_threads=1)
+    worker = WORKERS[worker_kind](broker, worker_threads=1)
     worker.start()
     try:
         fail.send()
@@ -371,7 +373,7 @@ def test_options_of_dead_that_contradict_each_other_are_a_usage_error(
 ) -> None:
     said = Shell("valkey://127.0.0.1:1", capsys)("dead", "q", *options)
     assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("usage: echomq dead")
+    assert said.err.startswith("echomq dead: ")
 
 
 def test_a_dead_job_whose_unique_key_another_holds_says_who_keeps_it_there(echomq: Shell, queue: Queue) -> None:

@@ -211,6 +211,6 @@ def test_a_module_that_is_not_there_is_one_line(
 
 def test_a_wrong_url_is_one_line(capsys: pytest.CaptureFixture[str]) -> None:
     said = Shell("gopher://x", capsys)("listen", "json")
-    assert (said.code, said.out) == (1, "")
+    assert (said.code, said.out) == (2, "")
     assert len(said.err.splitlines()) == 1
     assert "gopher" in said.err

@@ -86,7 +86,7 @@ def test_what_makes_no_sense_is_a_usage_error_before_the_server_is_asked(
 ) -> None:
     said = Shell("valkey://127.0.0.1:1", capsys)(*arguments)
     assert (said.code, said.out) == (2, "")
-    assert said.err.startswith("usage: echomq " + arguments[0])
+    assert said.err.startswith(f"echomq {arguments[0]}: ")
     assert advice in said.err
 
 

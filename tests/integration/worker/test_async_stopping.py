@@ -15,6 +15,8 @@ import pytest
 from chaos.crew import PATIENCE
 from dramatiq import Middleware
 from dramatiq import middleware as stock
+from dramatiq.asyncio import get_event_loop_thread
+from dramatiq.middleware import MiddlewareError
 from dramatiq.middleware.threading import raise_thread_exception
 from support.eventually import eventually
 from support.proxy import DroppingProxy
@@ -23,6 +25,7 @@ from echomq_tasks.connection import Connection
 from echomq_tasks.middleware import Retries
 from echomq_tasks.queue import State
 from echomq_tasks.scripts.loader import load_scripts
+from echomq_tasks.worker import Worker
 
 Shops = Callable[..., Any]
 
@@ -72,6 +75,47 @@ def test_a_stop_waits_for_what_runs_gives_back_the_rest_and_leaves_no_thread(sho
     assert not [name for name in left if not name.startswith(("asyncio_", "echomq-leases"))]
 
 
+def test_a_boot_hook_that_refuses_the_start_leaves_no_loop_and_once_it_does_not_its_client_serves_the_jobs(
+    shop: Any, queue_name: str
+) -> None:
+    before = set(threading.enumerate())
+    seen: list[Any] = []
+
+    class Client(Middleware):
+        async def open(self) -> None:
+            if not seen:
+                seen.append("refused")
+                raise MiddlewareError("no database")
+            self.loop = asyncio.get_running_loop()
+
+        async def close(self) -> None:
+            seen.append("closed" if asyncio.get_running_loop() is self.loop else "elsewhere")
+
+        def before_worker_boot(self, broker: Any, worker: Any) -> None:
+            get_event_loop_thread().run_coroutine(self.open())
+
+        def after_worker_shutdown(self, broker: Any, worker: Any) -> None:
+            get_event_loop_thread().run_coroutine(self.close())
+
+    client = Client()
+
+    async def run() -> None:
+        seen.append(asyncio.get_running_loop() is client.loop)
+
+    shop.broker.add_middleware(stock.AsyncIO())
+    shop.broker.add_middleware(client)
+    shop.actor(run, queue_name).send()
+    worker = Worker(shop.broker)
+    with pytest.raises(MiddlewareError, match="no database"):
+        worker.start()
+    assert not [thread for thread in set(threading.enumerate()) - before if not thread.daemon]
+    assert get_event_loop_thread() is None
+    worker.start()
+    shop.finished(queue_name)
+    worker.stop()
+    assert seen == ["refused", True, "closed"]
+
+
 def test_a_stop_that_has_no_more_time_leaves_coroutines_to_their_end(
     shop: Any, queue_name: str, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -85,7 +129,7 @@ def test_a_stop_that_has_no_more_time_leaves_coroutines_to_their_end(
     worker = shop.work(threads=1)
     assert started.wait(PATIENCE)
     worker.stop(timeout=50)
-    assert "1 jobs still run" in caplog.text
+    assert "1 job still runs" in caplog.text
     assert shop.queue(queue_name).counts().active == 1
     loop_thread = worker._tasks._loop_thread  # noqa: SLF001
     loop_thread.loop.call_soon_threadsafe(go.set)

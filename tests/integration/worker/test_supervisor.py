@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from support.eventually import eventually
+from support.servers import free_port
 from support.supervised import PATIENCE, Supervised, is_there
 
 from echomq_tasks.queue import Queue
@@ -215,4 +216,66 @@ def test_queues_that_no_actor_has_are_told(command: Supervised) -> None:
     command.boot("app", "-p", "1", "-t", "1", "-Q", f"{command.queue.name},unheard_of", "other")
     assert "No actor has the queue 'unheard_of': it is not served." in command.log
     assert "No actor has the queue 'other': it is not served." in command.log
+    assert command.stop() == 0
+
+
+def test_queues_of_which_no_actor_has_any_are_refused(command: Supervised) -> None:
+    command.start("app", "-p", "2", "-t", "1", "-Q", "unheard_of", "-Q", "other")
+    assert command.wait() == 2
+    assert command.log == (
+        "echomq: no actor has the queue 'other' nor 'unheard_of': there is nothing to serve. "
+        f"The actors have {command.queue.name}\n"
+    )
+
+
+def test_a_broker_without_actors_is_refused_and_one_with_bus_handlers_is_not(command: Supervised) -> None:
+    made = "import dramatiq\nfrom echomq_tasks.brokers.dramatiq import EchoMQBroker\nbroker = EchoMQBroker()\n"
+    command.write("idle.py", made + "dramatiq.set_broker(broker)\n")
+    command.start("idle", "-p", "1")
+    assert command.wait() == 2
+    assert command.log == "echomq: no actors in idle: there is nothing to run\n"
+    command.write("hears.py", "from idle import broker\n\n@broker.bus.on('order.paid')\ndef hear(event):\n    pass\n")
+    command.start("hears", "-p", "1", "-t", "1")
+    command.said("works on no queue")
+    assert command.stop() == 0, command.log
+
+
+def test_what_the_command_line_does_not_serve_is_told(command: Supervised) -> None:
+    command.write(
+        "two.py",
+        "from app import *\n"
+        "from echomq_tasks.brokers.dramatiq import EchoMQBroker\n"
+        f"dramatiq_broker = EchoMQBroker('valkey://127.0.0.1:{command.port}/0')\n"
+        "import dramatiq\n"
+        "@actor(broker=dramatiq_broker)\ndef other():\n    pass\n",
+    )
+    command.boot("two", "-p", "1", "-t", "1")
+    assert (
+        "The actor other is of another broker, two:dramatiq_broker, and not served here: "
+        "run `echomq worker two:dramatiq_broker` for them."
+    ) in command.log
+    assert command.stop() == 0
+    command.forget()
+    command.boot("two:dramatiq_broker", "-p", "1", "-t", "1", "--url", f"valkey://:secret@127.0.0.1:{command.port}/1")
+    assert (
+        f"--url is valkey://127.0.0.1:{command.port}/1, and the broker of these actors has a server of its own: "
+        f"valkey://127.0.0.1:{command.port}/0."
+    ) in command.log
+    assert "another broker" not in command.log
+    assert command.stop() == 0
+
+
+def test_a_server_that_is_away_is_named(command: Supervised) -> None:
+    port = free_port()
+    command.boot("app", "-p", "1", "-t", "1", "--url", f"valkey://127.0.0.1:{port}/0")
+    assert f"at valkey://127.0.0.1:{port}/0, which is not there yet: 1 process" in command.log
+    assert "has a server of its own" not in command.log
+    assert command.stop() == 0
+
+
+def test_a_process_that_a_job_ends_is_told_of(command: Supervised) -> None:
+    command.write("ends.py", "from app import *\n\n@actor(queue_name=QUEUE)\ndef crash():\n    os._exit(9)\n")
+    (pid,) = command.boot("ends", "-p", "1", "-t", "1")
+    command.send("crash")
+    command.said(rf"Process 1 \(PID {pid}\) ended unasked \(exit code 9\), as when a job calls os._exit: PID \d+ takes")
     assert command.stop() == 0

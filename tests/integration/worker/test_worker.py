@@ -11,9 +11,10 @@ import pytest
 from chaos.crew import PATIENCE
 from dramatiq import Middleware
 from dramatiq.brokers.stub import StubBroker
+from dramatiq.errors import ConnectionFailed
 from support.eventually import eventually
 
-from echomq_tasks import signals
+from echomq_tasks import current_job, signals
 from echomq_tasks.connection import Connection
 from echomq_tasks.errors import ConfigError
 from echomq_tasks.worker import Worker
@@ -67,6 +68,7 @@ def test_a_paused_worker_gives_back_what_has_not_started_and_a_resumed_one_goes_
     eventually(lambda: shop.queue(queue_name).counts().active == 1)
     pausing = threading.Thread(target=worker.pause)
     pausing.start()
+    eventually(lambda: not worker._pump.claiming)  # noqa: SLF001
     actor.send(1)
     gate.set()
     pausing.join(PATIENCE)
@@ -105,7 +107,7 @@ def test_a_stop_that_has_no_more_time_leaves_the_job_to_its_end(
     worker = shop.work(threads=1)
     assert started.wait(PATIENCE)
     worker.stop(timeout=50)
-    assert "1 jobs still run" in caplog.text
+    assert "1 job still runs" in caplog.text
     assert shop.queue(queue_name).counts().active == 1
     gate.set()
     shop.finished(queue_name)
@@ -115,11 +117,11 @@ def test_a_stop_that_has_no_more_time_leaves_the_job_to_its_end(
 def test_what_runs_is_given_back_at_once_and_loses_no_retry(
     shop: Any, open_shop: Callable[..., Any], standalone: Connection, queue_name: str, gate: threading.Event
 ) -> None:
-    runs: list[str] = []
+    runs: list[tuple[str, int, int]] = []
 
     def run(who: str) -> Callable[[], None]:
         def body() -> None:
-            runs.append(who)
+            runs.append((who, current_job().attempt, current_job().failures))
             if who == "first":
                 gate.wait(PATIENCE)
 
@@ -127,7 +129,7 @@ def test_what_runs_is_given_back_at_once_and_loses_no_retry(
 
     message = shop.actor(run("first"), queue_name).send()
     worker = shop.work(threads=1)
-    eventually(lambda: runs == ["first"])
+    eventually(lambda: runs)
     assert worker.abandon() == 1
     info = shop.queue(queue_name).get(message.job_id)
     assert (info.state, info.failures, info.stalled) == ("pending", 0, 0)
@@ -137,7 +139,7 @@ def test_what_runs_is_given_back_at_once_and_loses_no_retry(
     other.finished(queue_name)
     gate.set()
     eventually(lambda: not any(thread.is_alive() for thread in worker.workers))
-    assert runs == ["first", "second"]
+    assert runs == [("first", 1, 0), ("second", 2, 0)]
     assert shop.queue(queue_name).counts().completed == 1
     assert worker.abandon() == 1, "a second time changes nothing"
 
@@ -151,6 +153,104 @@ def test_a_stopped_worker_takes_nothing_of_a_queue_that_is_declared_later(shop: 
     assert set(worker.consumers) == {queue_name}
     assert not any(isinstance(each, type(worker._declared)) for each in shop.broker.middleware)  # noqa: SLF001
     assert shop.queue(f"{queue_name}-late").counts().pending == 1
+
+
+def test_workers_of_one_broker_side_by_side_and_after_one_that_gave_all_back_bring_no_warning(
+    shop: Any, queue_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    ran: list[int] = []
+    shop.actor(lambda: ran.append(1), queue_name)
+    first, second = shop.work(threads=1), shop.work(threads=1)
+    first.abandon()
+    third = shop.work(threads=1)
+    late = shop.actor(lambda: ran.append(2), f"{queue_name}-late", "late")
+    assert [set(each.consumers) for each in (first, second, third)] == [
+        {queue_name}, {queue_name, f"{queue_name}-late"}, {queue_name, f"{queue_name}-late"},
+    ]  # fmt: skip
+    late.send()
+    shop.finished(f"{queue_name}-late")
+    assert ran == [2]
+    assert "same type twice" not in caplog.text
+
+
+def test_a_with_block_starts_the_worker_and_stops_it_also_when_it_raises(shop: Any, queue_name: str) -> None:
+    ran: list[str] = []
+    threads: list[threading.Thread] = []
+    actor = shop.actor(ran.append, queue_name)
+
+    def block() -> None:
+        with Worker(shop.broker, worker_threads=1) as worker:
+            threads.extend(worker.workers)
+            actor.send("ran")
+            shop.finished(queue_name)
+            raise ZeroDivisionError
+
+    with pytest.raises(ZeroDivisionError):
+        block()
+    assert ran == ["ran"]
+    assert [thread.is_alive() for thread in threads] == [False]
+
+
+@pytest.mark.parametrize("end", ["stop", "abandon"])
+def test_a_with_block_in_which_the_worker_was_stopped_does_not_stop_it_again(
+    shop: Any, queue_name: str, end: str
+) -> None:
+    ends: list[Any] = []
+
+    class Ends(Middleware):
+        def after_worker_shutdown(self, broker: Any, worker: Any) -> None:
+            ends.append(worker)
+
+    shop.broker.add_middleware(Ends())
+    with Worker(shop.broker, worker_threads=1) as worker:
+        getattr(worker, end)(timeout=20_000)
+    assert ends == ([worker] if end == "stop" else [])
+
+
+@pytest.mark.parametrize(("before", "told"), [("start", "was started before"), ("stop", "was told to stop before")])
+def test_a_second_start_is_refused_with_what_to_do_and_changes_nothing(
+    shop: Any, queue_name: str, before: str, told: str
+) -> None:
+    boots: list[Any] = []
+
+    class Boots(Middleware):
+        def before_worker_boot(self, broker: Any, worker: Any) -> None:
+            boots.append(worker)
+
+    shop.broker.add_middleware(Boots())
+    ran: list[str] = []
+    actor = shop.actor(ran.append, queue_name)
+    worker = shop.work(threads=1)
+    if before == "stop":
+        worker.stop()
+    with pytest.raises(RuntimeError, match=rf"{told}.*make another Worker\(broker\)"):
+        worker.start()
+    assert boots == [worker]
+    assert len(worker.workers) == 1
+    if before == "start":
+        actor.send("goes on")
+        shop.finished(queue_name)
+        assert ran == ["goes on"]
+
+
+def test_a_start_that_the_server_refuses_can_be_tried_again(
+    shop: Any, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ran: list[str] = []
+    shop.actor(ran.append, queue_name).send("ran")
+    worker = Worker(shop.broker, worker_threads=1)
+    shop.workers.append(worker)
+
+    def refuse() -> None:
+        raise ConnectionFailed("too old")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(shop.broker, "_refuse_to_boot_in_vain", refuse)
+        with pytest.raises(ConnectionFailed):
+            worker.start()
+    worker.start()
+    shop.finished(queue_name)
+    assert ran == ["ran"]
 
 
 def test_the_hooks_of_threads_are_called_in_these_threads(shop: Any, queue_name: str) -> None:
