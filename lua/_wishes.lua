@@ -40,12 +40,14 @@ local function event_heard(call, name)
 end
 
 -- Whether `name` is to be announced: it is wanted, and a log keeps it, or somebody may be subscribed. That nobody is can
--- be known where there is one server alone: a cluster has subscribers on other nodes, and a replica has its own.
+-- be known where there is one server alone: a cluster has subscribers on other nodes, and a replica has its own, also one
+-- that is cut off and will ask for what it missed.
 local function event_told(base, call, name)
   if not event_heard(call, name) then return false end
   if call.log or call.sharded or redis.pcall('HGET', base .. 'meta', 'events_log') then return true end
   local server = redis.pcall('INFO', 'replication', 'cluster')
   if type(server) ~= 'string' or not string.find(server, 'connected_slaves:0\r', 1, true)
+    or not string.find(server, 'repl_backlog_active:0\r', 1, true)
     or not string.find(server, 'cluster_enabled:0\r', 1, true) then
     return true
   end

@@ -67,6 +67,8 @@ class Spot:
     def stand(self) -> None:
         """Have the BLPOP stand; nothing happens when it does, or when another thread closes the connections meanwhile.
 
+        It waits for the server only when it has to :meth:`connect`.
+
         Raises:
           ServerUnavailable: when the connection cannot be made, or broke.
         """
@@ -76,8 +78,7 @@ class Spot:
         try:
             if wire is None:
                 wire = self._wire = self._connection.fresh(self.keys[0], blocking=True)
-                wire.send_command("CLIENT", "ID")
-                self._client_id = int(wire.read_response())
+                self._ask_id(wire)
             wire.send_command("BLPOP", *self.keys, _BLOCK)
         except BaseException as error:
             if wire is not None and self._wire is not wire and isinstance(error, Exception):
@@ -87,6 +88,34 @@ class Spot:
                 raise self._broke(error) from error
             raise
         self._parked_at = time.monotonic()
+
+    @property
+    def connected(self) -> bool:
+        """Whether there is a connection, as far as anybody knows."""
+        return self._wire is not None
+
+    def connect(self) -> None:
+        """Have a connection, for :meth:`stand`.
+
+        Raises:
+          ServerUnavailable: when there is none to be had; and whatever else connecting raises.
+        """
+        try:
+            self._wire = self._connection.fresh(self.keys[0], blocking=True)
+            self._ask_id(self._wire)
+        except BaseException as error:
+            self.close()
+            if isinstance(error, (redis.RedisError, OSError)):
+                raise self._broke(error) from error
+            raise
+
+    def _ask_id(self, wire: Any) -> None:
+        # It waits without end only for what the BLPOP brings.
+        sock = wire._get_socket()  # noqa: SLF001
+        sock.settimeout(self._connection.config.timeout)
+        wire.send_command("CLIENT", "ID")
+        self._client_id = int(wire.read_response())
+        sock.settimeout(None)
 
     def take(self, *, ready: bool = False) -> bytes | None:
         """The key whose token has come, which is then spent; None when none has, or the BLPOP ended without one.

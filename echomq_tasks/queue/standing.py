@@ -1,4 +1,4 @@
-"""Standing at several queues at once: one BLPOP for all of them where their keys may share one."""
+"""Standing at several queues of one server at once: one BLPOP for all of them."""
 
 from __future__ import annotations
 
@@ -13,25 +13,29 @@ from echomq_tasks.queue.spot import Spot
 class Standing:
     """One worker's places to wait for several queues; owned by one thread at a time.
 
-    One server takes one ``BLPOP`` over the wake keys of all queues, on one connection; a cluster takes one for each
-    queue. They stay on the server until a token comes or :meth:`leave` takes them back: while they stand, the worker
-    counts as ready for jobs of all these queues.
+    One ``BLPOP`` over the wake keys of all queues, on one connection. It stays on the server until a token comes or
+    :meth:`leave` takes it back: while it stands, the worker counts as ready for jobs of all these queues.
 
     Parameters:
-      connection: the server.
+      connection: the server; not a cluster, whose nodes take a ``BLPOP`` each
+        (:class:`~echomq_tasks.queue.scattered.Scattered`).
     """
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
         self._queues: dict[bytes, str] = {}
         self._spots: list[Spot] = []
-        # In a cluster, all that were made so far: which queues have room changes often, and a connection is dear.
-        self._known: dict[bytes, Spot] = {}
+        self._names: Sequence[str] = ()
 
     @property
     def stands(self) -> bool:
         """Whether a BLPOP stands."""
         return any(spot.stands for spot in self._spots)
+
+    @property
+    def queues(self) -> Sequence[str]:
+        """Where it stands."""
+        return self._names if self.stands else ()
 
     def at(self, queues: Sequence[str]) -> list[Spot]:
         """Stand at these queues and at no others; answers the places, whose descriptors a poll may wait for.
@@ -41,11 +45,8 @@ class Standing:
         """
         keys = {queue_key(queue, "wake"): queue for queue in queues}
         if keys != self._queues:
-            if self._connection.is_cluster:
-                self._choose(keys)
-            else:
-                self._move(tuple(keys))
-            self._queues = keys
+            self._move(tuple(keys))
+            self._queues, self._names = keys, queues
         for spot in self._spots:
             spot.stand()
         return self._spots
@@ -60,15 +61,6 @@ class Standing:
             self._spots[0].keys = keys
         else:
             self._spots = [Spot(keys, self._connection)]
-
-    def _choose(self, keys: Collection[bytes]) -> None:
-        for key, spot in self._known.items():
-            if key not in keys:
-                spot.leave()
-        for key in keys:
-            if key not in self._known:
-                self._known[key] = Spot((key,), self._connection)
-        self._spots = [self._known[key] for key in keys]
 
     def tokens(self, ready: Collection[int] = ()) -> list[str]:
         """The queues whose tokens have come; each token is spent.
@@ -107,5 +99,5 @@ class Standing:
 
     def close(self) -> None:
         """Close the connections."""
-        for spot in (*self._spots, *self._known.values()):
+        for spot in self._spots:
             spot.close()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from echomq_tasks.errors import EchoMQError, ServerUnavailable
@@ -12,6 +13,8 @@ from echomq_tasks.queue.queue import Queue
 from echomq_tasks.queue.replies import verdict_of
 from echomq_tasks.scripts import Call
 from echomq_tasks.scripts.callers import Caller
+from echomq_tasks.scripts.calls import Sent
+from echomq_tasks.scripts.courier import Errand
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +69,10 @@ class RoundTrip:
         self._lease = lease
         self._orders: list[list[list[int]]] = []
         self._callers: list[Caller | None] = []
+        #: Whether a node of a cluster did not answer, and all are to be repeated.
+        self.failed = False
         self._scripts = asked[0].queue.scripts
+        self._sent: Sent | None = None
         calls: list[Call] = []
         try:
             for one in asked:
@@ -79,7 +85,8 @@ class RoundTrip:
                 self._callers.append(caller)
                 if caller is not None:
                     calls.append(one.queue.claim_call(one.count, lease, caller))
-            self._sent = self._scripts.send(calls) if calls else None
+            if calls:
+                self._sent = self._scripts.send(calls)
         except BaseException:
             self._give_back_callers()
             raise
@@ -87,6 +94,11 @@ class RoundTrip:
     def fileno(self) -> int | None:
         """The descriptor that becomes readable with the answers; None when they are to be asked for at once."""
         return None if self._sent is None else self._sent.fileno()
+
+    @property
+    def errand(self) -> Errand | None:
+        """In a cluster, the courier's who brings the answers: once it is done, they are taken without waiting."""
+        return None if self._sent is None else self._sent.errand
 
     def answers(self, *, late: bool = False, alone: bool = False) -> list[Answered]:
         """Wait for the answers, one for each queue, in order.
@@ -97,23 +109,23 @@ class RoundTrip:
 
         Raises:
           ServerUnavailable: when the server did not answer; all can be repeated then, too. In a cluster it is the
-            answer of each queue that had none instead.
+            answer of each queue instead.
         """
         try:
             return self._read(late, alone)
         except ServerUnavailable as error:
             if not self._asked[0].queue.connection.is_cluster:
                 raise
-            if len(self._asked) == 1:
-                one = self._asked[0]
-                return [Answered([error] * len(one.settlements), error if one.count else _NOTHING)]
+            self.failed = True
+            return [Answered([error] * len(one.settlements), error if one.count else _NOTHING) for one in self._asked]
         finally:
             self._give_back_callers()
-        # A node that is away must not keep the queues of the others from being served.
-        return [answer for one in self._asked for answer in RoundTrip([one], lease=self._lease).answers()]
 
     def close(self) -> None:
-        """Hear no answers. What was claimed is given to the next claim of this process, or back when its lease ends."""
+        """Hear no answers.
+
+        What was claimed is given to the next claim of this process that knows of it, or back when its lease ends.
+        """
         if self._sent is not None:
             self._sent.close()
         self._give_back_callers()
@@ -151,7 +163,12 @@ class RoundTrip:
         # Fewer than were asked, when it went wrong on the way.
         for one, caller in zip(self._asked, self._callers, strict=False):
             if caller is not None:
-                one.queue.claimers.give(caller)
+                if (errand := self.errand) is None:
+                    one.queue.claimers.give(caller)
+                else:
+                    # Not before its courier is through: what is still on its way must not come behind a later call, and
+                    # take jobs of which nobody would hear.
+                    errand.when_done(partial(one.queue.claimers.give, caller))
         self._callers = [None] * len(self._asked)
 
 
@@ -160,4 +177,9 @@ def turn_all(asked: Sequence[Asked], *, lease: float = 30.0) -> list[Answered]:
 
     Raises: as :class:`RoundTrip`.
     """
-    return RoundTrip(asked, lease=lease).answers()
+    trip = RoundTrip(asked, lease=lease)
+    answers = trip.answers()
+    if trip.failed and len(asked) > 1:
+        # A node that is away must not keep the queues of the others from being served.
+        return [answer for one in asked for answer in RoundTrip([one], lease=lease).answers()]
+    return answers

@@ -2,45 +2,31 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import hiredis
 import redis
-from redis.cluster import PipelineCommand, RedisCluster
-from redis.exceptions import (
-    AskError,
-    ClusterDownError,
-    ClusterError,
-    MovedError,
-    NoPermissionError,
-    NoScriptError,
-    OutOfMemoryError,
-    ReadOnlyError,
-    ResponseError,
-    TryAgainError,
-)
+from redis.exceptions import NoScriptError, ReadOnlyError, ResponseError
 
 from echomq_tasks.connection import Connection
-from echomq_tasks.errors import REFUSALS, ConfigError, EchoMQError, ScriptError, ServerOutOfMemory, ServerUnavailable
+from echomq_tasks.errors import EchoMQError, ServerUnavailable
 from echomq_tasks.forks import after_fork
 from echomq_tasks.identity import Mint, NodeLease
 from echomq_tasks.identity.node import NoLease
 from echomq_tasks.keyspace import NODE_PREFIX
+from echomq_tasks.scripts.calls import Call, Sent
+from echomq_tasks.scripts.cluster import Argument, Nodes, Packed
+from echomq_tasks.scripts.courier import Couriers
+from echomq_tasks.scripts.faults import error_of
 from echomq_tasks.scripts.loader import Script, load_scripts
 from echomq_tasks.scripts.streams import Streams
 from echomq_tasks.scripts.wire import Looks, Wire
 
-_LUA_LINE = re.compile(r"user_script:(\d+)")
-#: Replies that say "not me, not now": reconnect, find the master, try again. The client cuts the class off those it
-#: knows, so these come as exceptions of their own; the others by name.
-_UNAVAILABLE = (ReadOnlyError, ClusterDownError, TryAgainError)
-_UNAVAILABLE_CODES = ("UNBLOCKED", "BUSY", "NOREPLICAS", "MISCONF")
 #: How often scripts are loaded for one call: somebody may flush them between the load and the call.
 _LOADS = 3
 #: A connection idle for longer than this many seconds is checked for a closed peer before it is used.
@@ -48,51 +34,6 @@ _CHECK_AFTER = 1.0
 #: At most so many connections are kept open for the next calls, and each for so many seconds.
 _MOST_IDLE = 64
 _IDLE_SECONDS = 60.0
-
-Argument = bytes | str | int
-Packed = tuple[Argument, ...]
-
-
-class Call(NamedTuple):
-    """One script call.
-
-    Attributes:
-      name: the script's name.
-      key: the one key it declares.
-      args: its arguments.
-      events: what it is to announce, as :meth:`echomq_tasks.events.Announcing.arguments` has it; only scripts that
-        announce anything are told.
-    """
-
-    name: str
-    key: bytes
-    args: Sequence[Argument]
-    events: Sequence[Argument] = ()
-
-
-class Sent:
-    """Calls that were sent, and whose replies are still to be read (:meth:`Scripts.receive`); for one thread."""
-
-    __slots__ = ("_wire", "calls", "commands")
-
-    def __init__(self, calls: Sequence[Call], commands: list[Packed], wire: Wire | None) -> None:
-        self.calls = calls
-        self.commands = commands
-        self._wire = wire
-
-    def fileno(self) -> int | None:
-        """The descriptor that becomes readable with the replies; None when there is none to wait for."""
-        return None if self._wire is None else self._wire.fileno()
-
-    def take(self) -> Wire | None:
-        """The connection, which is the caller's from now on."""
-        wire, self._wire = self._wire, None
-        return wire
-
-    def close(self) -> None:
-        """Read no replies: the connection goes."""
-        if (wire := self.take()) is not None:
-            wire.close()
 
 
 class Scripts:
@@ -109,6 +50,10 @@ class Scripts:
         # Idle connections, most recently used last. deque operations are atomic, so no lock is needed.
         self._idle: deque[tuple[float, Wire]] = deque()
         self._looks = Looks()
+        self._nodes = Nodes(connection)
+        # In a cluster: the scripts that a node is to know before its first calls, and the nodes that do.
+        self._early: tuple[str, ...] = ()
+        self._informed: dict[str, tuple[str, ...]] = {}
         #: Whether to mint fails when the server does not answer, for who would else wait for it a second time.
         self.hasty = False
         self.mint = Mint(NodeLease(self).current)
@@ -203,10 +148,15 @@ class Scripts:
     def load(self, names: Sequence[str]) -> None:
         """Have the server know these scripts before they are called; what is missing then is loaded all the same.
 
+        A cluster's nodes are told later, each before the first calls that :meth:`send` sends there: one may be away.
+
         Raises:
           ServerUnavailable, ConfigError: when the server does not do it.
         """
-        if commands := self._loads(names):
+        if self.connection.is_cluster:
+            if not set(names).issubset(self._early):
+                self._early = (*self._early, *names)
+        elif commands := self._loads(names, ()):
             for name, reply in zip(names, self._send(commands, True), strict=True):
                 if isinstance(reply, ResponseError):
                     raise self._error(self._scripts[name], reply) from reply
@@ -214,14 +164,15 @@ class Scripts:
     def send(self, calls: Sequence[Call]) -> Sent:
         """Send several calls, for :meth:`receive` to read their replies: as :meth:`attempt`, in two steps.
 
-        In a cluster, and under TLS, the second step does all.
+        In a cluster a courier does all, so that who has other nodes to talk to need not wait for these. Under TLS, the
+        second step does all.
 
         Raises:
           ServerUnavailable: when there is no connection, or no way to send in time.
         """
-        commands = [self._command(call) for call in calls]
         if self.connection.is_cluster:
-            return Sent(calls, commands, None)
+            return Sent(calls, [], None, Couriers.of(self.connection).send(partial(self._carry, calls)))
+        commands = [self._command(call) for call in calls]
         wire = self._take()
         if wire.fileno() is None:
             self._put_back(wire)
@@ -249,6 +200,9 @@ class Scripts:
 
         Raises: as :meth:`attempt`.
         """
+        if sent.errand is not None:
+            carried: list[Any] = sent.errand.result()
+            return carried
         calls, commands, wire = sent.calls, sent.commands, sent.take()
         if wire is None:
             replies = self._send(commands, True)
@@ -263,6 +217,19 @@ class Scripts:
         if not any(isinstance(reply, ResponseError) for reply in replies):
             return replies
         return self._second_looks(calls, commands, replies, True)
+
+    def node_of(self, key: bytes) -> str:
+        """The name of the node of a cluster that holds this key, as far as is known; waits for nobody."""
+        return self._nodes.name(key)
+
+    def _carry(self, calls: Sequence[Call]) -> list[Any]:
+        """What a courier does."""
+        for node in self._nodes.of(call.key for call in calls):
+            early = self._early
+            if self._informed.get(node.name, ()) != early:
+                self._load_on(node, early)
+                self._informed[node.name] = early
+        return self.attempt(calls)
 
     def _command(self, call: Call) -> Packed:
         script = self._scripts[call.name]
@@ -290,7 +257,7 @@ class Scripts:
             if not missing:
                 break
             names = sorted({calls[index].name for index in missing})
-            loads = self._loads(names)
+            loads = self._loads(names, [calls[index].key for index in missing])
             again = self._send([*loads, *(commands[index] for index in missing)], repeat)
             for name, reply in zip(names, again[: len(loads)], strict=False):
                 if isinstance(reply, ResponseError):
@@ -308,19 +275,18 @@ class Scripts:
             for call, reply in zip(calls, replies, strict=True)
         ]
 
-    def _loads(self, names: Sequence[str]) -> list[Packed]:
+    def _loads(self, names: Sequence[str], keys: Sequence[bytes]) -> list[Packed]:
         """The commands that load scripts; they travel with the calls that need them, so a flush hardly gets between."""
-        scripts = [self._scripts[name] for name in names]
         if not self.connection.is_cluster:
-            return [("SCRIPT", "LOAD", script.text) for script in scripts]
-        # A cluster loads on every master, so the commands of its client's own are used.
-        with self._typed_cluster_errors():
-            for script in scripts:
-                try:
-                    self.connection.client.script_load(script.text)
-                except ResponseError as error:
-                    raise self._error(script, error) from error
+            return [("SCRIPT", "LOAD", self._scripts[name].text) for name in names]
+        for node in self._nodes.of(keys):
+            self._load_on(node, names)
         return []
+
+    def _load_on(self, node: Any, names: Sequence[str]) -> None:
+        for name in names:
+            if (refusal := self._nodes.load(node, self._scripts[name].text)) is not None:
+                raise self._error(self._scripts[name], refusal) from refusal
 
     def _send(self, commands: list[Packed], repeat: bool) -> list[Any]:
         if self.connection.is_cluster:
@@ -401,74 +367,12 @@ class Scripts:
         return Wire(connection, self.connection.config.timeout, self._looks)
 
     def _exchange_cluster(self, commands: list[Packed]) -> list[Any]:
-        client = self.connection.client
-        assert isinstance(client, RedisCluster)
-        with self._typed_cluster_errors():
-            if len(commands) == 1:
-                return [_single(client, commands[0])]
-            # The node is named here, or the client asks the server for the keys of each command: one more round trip
-            # for each, with the whole payload.
-            stack = [
-                PipelineCommand(command, {"target_nodes": client.get_node_from_key(command[3])}, place)
-                for place, command in enumerate(commands)
-            ]
-            # Redirections are followed here: left to the pipeline, it also sends again, one by one, what a broken
-            # connection left unanswered, and nobody would know that those commands may have run twice.
-            replies: list[Any] = client.pipeline().send_cluster_commands(
-                stack, raise_on_error=False, allow_redirections=False
-            )
-            for reply in replies:
-                if isinstance(reply, (redis.ConnectionError, redis.TimeoutError)):
-                    raise reply
-            return [
-                _single(client, command) if isinstance(reply, (MovedError, AskError, TryAgainError)) else reply
-                for command, reply in zip(commands, replies, strict=True)
-            ]
-
-    @contextmanager
-    def _typed_cluster_errors(self) -> Iterator[None]:
-        try:
-            yield
-        except (redis.ConnectionError, redis.TimeoutError, redis.RedisClusterException, ClusterError, OSError) as error:
-            raise ServerUnavailable(
-                f"the cluster at {self.connection.config.address} did not answer: {error}; "
-                "check that all slots are served (CLUSTER INFO)"
-            ) from error
+        return self._nodes.exchange(commands)
 
     def _error(self, script: Script, reply: ResponseError) -> EchoMQError:
-        text = str(reply)
-        code, _, detail = text.partition(" ")
-        if code in REFUSALS:
-            return REFUSALS[code](detail or text)
-        if isinstance(reply, OutOfMemoryError):
-            return ServerOutOfMemory(
-                f"{self.connection.config.address} has reached its maxmemory and refused {script.name}; nothing was "
-                "written. Raise maxmemory or let workers drain the queues"
-            )
-        if isinstance(reply, NoPermissionError) or "ACL failure" in text:
-            return ConfigError(
-                f"the user of {self.connection.config.address} may not run {script.name}: {text}. It needs ~emq:* "
-                "~{emq}:* ~ecc:* &emq:* &ecc:* and the commands of the ACL SETUSER line in docs/operations.md"
-            )
-        if isinstance(reply, (MovedError, AskError)):
-            return ServerUnavailable(
-                f"{self.connection.config.address} is one node of a cluster and does not hold this queue: connect with "
-                "valkey+cluster://host:port"
-            )
-        if isinstance(reply, _UNAVAILABLE) or code in _UNAVAILABLE_CODES:
-            return ServerUnavailable(f"{self.connection.config.address} cannot take writes now: {text}")
-        line = _LUA_LINE.search(text)
-        where = script.locate(int(line[1])) if line else f"lua/{script.name}.lua"
-        return ScriptError(f"{where}: {text}")
+        return error_of(script, reply, self.connection.config.address)
 
 
 def _packed(commands: Sequence[Packed]) -> bytes:
     # hiredis' stub asks for a tuple of one argument.
     return b"".join([hiredis.pack_command(command) for command in commands])  # type: ignore[arg-type]
-
-
-def _single(client: RedisCluster, command: Packed) -> Any:
-    try:
-        return client.execute_command(*command)
-    except ResponseError as error:
-        return error

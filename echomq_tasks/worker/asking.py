@@ -23,9 +23,9 @@ _UNSEEN_EACH = 0.002
 _MOST = 256
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Ask:
-    """What one round trip asks of one line.
+    """What one round trip asks of one line, and what that takes from the others until it is answered.
 
     Attributes:
       line: the line.
@@ -34,6 +34,7 @@ class Ask:
       count: how many jobs it claims.
       places: how many of these have a place, whatever they are.
       pools: in each of these.
+      late: whether it is under way for too long, and takes nothing from others any more.
     """
 
     line: Line
@@ -42,6 +43,7 @@ class Ask:
     count: int
     places: int
     pools: tuple[FreePlaces, ...]
+    late: bool = False
 
     def sent(self) -> None:
         """It is under way."""
@@ -49,29 +51,43 @@ class Ask:
         for listed, ends in ((line.unsettled, self.runs), (line.refused, self.ends)):
             for _ in ends:
                 listed.popleft()
-        self._count(1)
+        self._be_under_way(1)
+        self._take(1)
 
     def answered(self) -> None:
         """It is not under way any more."""
-        self._count(-1)
+        self._be_under_way(-1)
+        if self.late:
+            self.line.late = False
+        else:
+            self._take(-1)
 
     def failed(self) -> None:
         """It is not under way any more, and its ends are still to be told."""
         self.line.unsettled.extendleft(reversed(self.runs))
         self.line.refused.extendleft(reversed(self.ends))
-        self._count(-1)
+        self.answered()
 
-    def _count(self, by: int) -> None:
-        line, ends, places = self.line, len(self.runs) + len(self.ends), self.places if self.count else 0
-        line.telling += by * ends
-        # The rest of what it tells is held by the server until it has come, as far as is known here. What it claims is
-        # held in the place of what it tells.
-        line.held += by * max(ends - places, 0)
+    def lag(self) -> None:
+        """It is under way for long: others are given what it holds. What it brings runs if there is room then."""
+        self._take(-1)
+        self.late = self.line.late = True
+        self.line.backlog = self.line.flowing = False
+
+    def _be_under_way(self, by: int) -> None:
+        line = self.line
+        line.telling += by * (len(self.runs) + len(self.ends))
         if self.count:
             line.called = line.called and by < 0
             line.claims += by
-            for pool in self.pools:
-                pool.asked += by * places
+
+    def _take(self, by: int) -> None:
+        places = self.places if self.count else 0
+        # The rest of what it tells is held by the server until it has come, as far as is known here. What it claims is
+        # held in the place of what it tells.
+        self.line.held += by * max(len(self.runs) + len(self.ends) - places, 0)
+        for pool in self.pools:
+            pool.asked += by * places
 
 
 class Asking:
@@ -108,31 +124,48 @@ class Asking:
         if self.is_patient(lines, now, claiming=claiming):
             # More will end in a moment, and one round trip serves them all.
             return []
-        served = [line for line in lines if line.outage.until <= now]
-        # What ended is free, and the server holds it until it is told. Two round trips go by two connections, and the
-        # server may take the second one first: no claim counts on what another one tells.
-        held = 0
+        served = [line for line in lines if line.outage.until <= now and not (line.apart and line.under_way)]
+        all_held = held = self.held(lines)
         told: list[tuple[Line, list[Delivery], list[Settlement]]] = []
-        for line in lines:
-            held += line.held + len(line.unsettled) + len(line.refused)
         for line in served:
-            # By halves, as it claims: the server works on one half while the other one runs.
-            runs = [*islice(line.unsettled, line.half if line.is_busy else MOST_ENDS)]
+            # As it claims.
+            runs = [*islice(line.unsettled, line.half if line.goes_by_halves else MOST_ENDS)]
             ends = [*islice(line.refused, MOST_ENDS - len(runs))]
             told.append((line, runs, ends))
             held -= len(runs) + len(ends)
         places = self._share_out(served, now, held) if claiming else {}
+        spare = {pool: max(pool.open - all_held, 0) for pool in self._pools}
         asked = []
         for line, runs, ends in told:
             mine = places.get(line)
             wanted = 0
-            if mine is not None and not line.stuck:
-                if line.is_busy:
+            if mine is not None:
+                if line.goes_by_halves:
                     mine = min(mine, line.half)
+                elif line.apart and line.is_away:
+                    # Others had better have the rest.
+                    mine = min(mine, 1)
+                if line.apart:
+                    # The others' ends go to other nodes, and may come there later than this claim to its own.
+                    own = len(runs) + len(ends)
+                    mine = min(mine, own + min(spare[pool] for pool in line.pools))
+                    for pool in line.pools:
+                        spare[pool] -= max(mine - own, 0)
                 wanted = line.wants(mine)
             if wanted or runs or ends:
                 asked.append(Ask(line, runs, ends, wanted, mine or 0, line.pools))
         return asked
+
+    def held(self, lines: Collection[Line]) -> int:
+        """How many places are free here, and are held by the server all the same: what ended there is not told."""
+        # Two round trips go by two connections, and the server may take the second one first: no claim counts on what
+        # another one tells.
+        held = 0
+        for line in lines:
+            # A node that is away must not keep the others' jobs from running.
+            if not (line.apart and line.is_away):
+                held += line.held + len(line.unsettled) + len(line.refused)
+        return held
 
     def _share_out(self, lines: Sequence[Line], now: float, held: int) -> dict[Line, int]:
         """How many places each line is given for its next claim, when so many that are free are held all the same.
@@ -145,7 +178,9 @@ class Asking:
         # Whose last place is the longest ago comes first, so that none starves when there is not one for each.
         due.sort(key=_given)
         left = {pool: max(pool.open - held, 0) for pool in self._pools}
-        places: dict[Line, int] = {}
+        # One that has no room in one of its pools takes nobody's place in another. An open batch asks without a place.
+        places: dict[Line, int] = {line: 0 for line in due if not all(left[pool] for pool in line.pools)}
+        due = [line for line in due if line not in places]
         for line in self._unseen(lines, due, now):
             if all(left[pool] > 0 for pool in line.pools):
                 places[line] = 1

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from itertools import repeat, starmap
 from threading import Lock
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -36,6 +36,8 @@ class Crew(Generic[W]):
         # True from when a thread is woken until it is up: it will wake the next itself, if it still finds that many.
         self._waking = False
         self.stopping = False
+        #: Told of what a hook has ended a thread's boot with.
+        self.on_broken: Callable[[BaseException], None] = lambda error: None
         after_fork(self._after_fork)
 
     def _after_fork(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 from collections import deque
 from typing import TYPE_CHECKING
@@ -48,6 +49,8 @@ class Line:
       called: True while it was to be looked at since the last claim was sent: what that finds says nothing of it.
       seen_at: the monotonic second until which the server would have told of a job: of the last look, or of standing
         at the wake key.
+      apart: whether it is on a node of a cluster: others may be on nodes that answer when this one does not.
+      late: True while its node has not answered in good time. What it owes, and what it was asked for, holds nobody up.
       given: higher than that of another line when it was given a place more recently.
     """
 
@@ -86,6 +89,8 @@ class Line:
         self.stuck = False
         self.called = False
         self.seen_at = 0.0
+        self.apart = False
+        self.late = False
         self.given = 0
 
     def open(self) -> None:
@@ -95,6 +100,7 @@ class Line:
           ServerError, ConfigError: when there is no connection.
         """
         self.queue: Queue = self.broker.queue(self.queue_name)
+        self.apart = self.queue.connection.is_cluster
         # Else the first ends would be refused for want of their script, and sent again behind the claim.
         self.queue.scripts.load(_SCRIPTS)
         self.intake = Intake(self.broker, self.queue, self._is_apart)
@@ -143,6 +149,14 @@ class Line:
         return self.backlog and any(pool.is_short for pool in self.pools)
 
     @property
+    def goes_by_halves(self) -> bool:
+        """Whether the server is to work on one half of the places while the other one runs.
+
+        Not where all are of tasks: these cost least when they come at once.
+        """
+        return self.in_threads in self.pools and self.is_busy
+
+    @property
     def owes(self) -> bool:
         """Whether the server is still to be told of something."""
         return bool(self.unsettled or self.refused or self.telling)
@@ -153,10 +167,20 @@ class Line:
         return bool(self.unsettled or self.refused)
 
     @property
+    def under_way(self) -> bool:
+        """Whether the server is to answer something."""
+        return bool(self.claims or self.telling)
+
+    @property
+    def is_away(self) -> bool:
+        """Whether its node does not answer, as far as is known."""
+        return self.late or self.outage.failed_at > -math.inf
+
+    @property
     def may_claim(self) -> bool:
-        """Whether to claim beside a claim that is not answered yet: when more waits than that one asks for."""
+        """Whether to claim: beside a claim that is not answered yet only when more waits than that one asks for."""
         # A batch has its members in their order, of which two claims at once would know nothing.
-        return not self.claims or (self.backlog and not self._gathers)
+        return not self.stuck and (not self.claims or (self.backlog and not self._gathers))
 
     def is_due(self, now: float) -> bool:
         """Whether to look now, if there is room."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import math
 import select
@@ -10,6 +11,7 @@ from collections.abc import Callable, Collection, Sequence
 
 from echomq_tasks.connection import Connection
 from echomq_tasks.errors import ServerUnavailable
+from echomq_tasks.queue.scattered import Scattered
 from echomq_tasks.queue.standing import Standing
 from echomq_tasks.worker.bell import Bell
 
@@ -35,29 +37,40 @@ class Lookout:
         self._watched: tuple[int, ...] = ()
         #: Which of the descriptors that are watched were readable after the last sleep.
         self.ready: Collection[int] = ()
-        self._standing: Standing | None = None
-        #: The monotonic second before which it does not stand.
+        self._standing: Standing | Scattered | None = None
+        #: The monotonic second before which it does not stand, in a cluster at some queue.
         self.stand_at = 0.0
         self._broke_at = -math.inf
-        self._at: Sequence[str] = ()
 
     def stand(self, queues: Sequence[str]) -> None:
-        """Stand at the wake keys of these queues, and at no others.
+        """Stand at the wake keys of these queues, and at no others; in a cluster as soon as their nodes let it.
 
         Raises:
           ServerError, ConfigError: when there is no connection.
         """
-        if time.monotonic() < self.stand_at:
-            return
-        if self._standing is None:
-            self._standing = Standing(self._connect())
-        self._at = queues
-        self._watch([spot.fileno() for spot in self._standing.at(queues)])
+        standing = self._standing
+        if standing is None:
+            connection = self._connect()
+            scattered = connection.is_cluster
+            standing = self._standing = Scattered(connection, self.bell.ring) if scattered else Standing(connection)
+        try:
+            if isinstance(standing, Scattered):
+                spots = standing.at(queues)
+                self.stand_at = standing.stand_at
+            elif time.monotonic() >= self.stand_at:
+                spots = standing.at(queues)
+            else:
+                return
+        except BaseException:
+            # A connection was closed, and its number may be another's soon.
+            self._watch(())
+            raise
+        self._watch([spot.fileno() for spot in spots])
 
     @property
     def at(self) -> Sequence[str]:
         """The queues at whose wake keys it stands."""
-        return self._at if self._standing is not None and self._standing.stands else ()
+        return () if self._standing is None else self._standing.queues
 
     def stands_among(self, queues: Collection[str]) -> bool:
         """Whether it stands at none but these."""
@@ -85,11 +98,14 @@ class Lookout:
         self.ready = ready = [found for found, _ in self._poll.poll(max((until - time.monotonic()) * 1000, 0.0))]
         if self.bell.fileno() in ready:
             self.bell.clear()
+        if self._watched and any(map(ready.count, self._watched)) and not self.at:
+            # Nothing is to come there: it was closed by the server, and would end each sleep.
+            self._watch(())
         if self._standing is None or not self._standing.stands or (ready and not any(map(ready.count, self._watched))):
             return ()
         try:
             # Without an answer, too: one that is overdue is noticed there.
-            return self._standing.tokens(ready)
+            found = self._standing.tokens(ready)
         except ServerUnavailable as error:
             # If only this connection broke, a look finds the server there; if not, the look says so.
             _log.debug("%s", error)
@@ -99,6 +115,10 @@ class Lookout:
                 self.stand_at = now + _BROKE_AGAIN
             self._broke_at = now
             return queues
+        if isinstance(self._standing, Scattered):
+            # One of the connections may have broken.
+            self._watch([spot.fileno() for spot in self._standing.spots])
+        return found
 
     def watch(self, descriptor: int) -> None:
         """Have a sleep end when this is readable, too."""
@@ -112,7 +132,8 @@ class Lookout:
     def _watch(self, descriptors: Sequence[int]) -> None:
         if (wanted := tuple(descriptors)) != self._watched:
             for old in self._watched:
-                self._poll.unregister(old)
+                with contextlib.suppress(KeyError):
+                    self._poll.unregister(old)
             for new in wanted:
                 self._poll.register(new, select.POLLIN)
             self._watched = wanted

@@ -33,9 +33,9 @@ class Team(Protocol):
 class FreePlaces:
     """How many jobs there is room for. For the pump alone, so it needs no lock.
 
-    A delivery has a place from its claim until its run has ended. What has ended and is not settled yet has none: it is
-    settled in the same round trip that claims in its place, so a worker never holds more jobs than it has places, those
-    that a crash would make run again included.
+    A delivery has a place from its claim until its run has ended. What has ended and is not settled yet has none; that
+    a worker holds no more jobs than it has places all the same, those that a crash would make run again included, is
+    seen to where it asks for more (:meth:`echomq_tasks.worker.asking.Asking.held`).
 
     Places for which jobs were asked for, and no answer has come yet, are free still, but not to be given twice:
     :attr:`open` leaves them out.

@@ -155,17 +155,24 @@ class Pump(threading.Thread):
                     self.broker.emit_before("consumer_thread_shutdown", line)
                 except BaseException as error:
                     self._break(error)
-            self._leave()
+            try:
+                self._leave()
+            except Exception:
+                self.logger.exception("The worker leaves its place at the server unasked.")
             self._rounds.close()
             self._lookout.close()
             for pool in self._pools:
                 pool.team.close()
             self._tender.join()
 
+    def break_off(self, error: BaseException) -> None:
+        """Claim no more, as when a hook exits in the pump itself."""
+        self.order(lambda: self._break(error))
+
     def _break(self, error: BaseException) -> None:
         """Somebody wants this thread to exit: not before what runs has ended and is told."""
         self.logger.critical(
-            "%s ends the worker's pump: no more jobs are claimed, and what runs is the last.", type(error).__name__,
+            "%s in a hook ends the worker: no more jobs are claimed, and what runs is the last.", type(error).__name__,
             exc_info=error,
         )  # fmt: skip
         if self.broken is not None:
@@ -237,6 +244,8 @@ class Pump(threading.Thread):
                     self._outage.begin(error)
                     return
                 self.lines = {**self.lines, line.queue_name: line}
+                if line.apart:
+                    self._rounds.most = len(self.lines)
                 self.broker.emit_after("consumer_thread_boot", line)
                 self._tender.ask()
             self._wanted.popleft()
@@ -286,8 +295,14 @@ class Pump(threading.Thread):
         self.giving.rescue()
         now = time.monotonic()
         until = self._wait_until(now)
-        if not self._rounds:
+        # An answer that is about to come says where there is room. What another queue gets meanwhile is found by a look
+        # (asking.UNSEEN).
+        if not self._rounds.prompt:
             self._park(now)
+            if self._lookout.stand_at > now:
+                until = min(until, self._lookout.stand_at)
+            if self._outage.until > now:
+                until = min(until, self._outage.until)
         if self._orders:
             return
         self.quiet = not self._ended and self._is_idle()
@@ -320,32 +335,35 @@ class Pump(threading.Thread):
 
     def _wait_until(self, now: float) -> float:
         """The monotonic second at which there is something to do by the clock."""
-        until = min(self._rounds.overdue_at, self._end_by) if self._rounds else self._end_by
+        until = min(now + 60.0, self._end_by)
+        if self._rounds:
+            until = min(until, self._rounds.overdue_at)
         if self._rounds.full:
             return until
         if self._outage.until > now:
             return min(self._outage.until, until)
-        until = min(now + 60.0, until)
-        if self._lookout.stand_at > now:
-            until = min(until, self._lookout.stand_at)
         # While it is patient, what is due waits until then, and what has ended in any case.
         patient = self._asking.is_patient(self.lines.values(), now, claiming=self.claiming)
         floor = self._asking.tell_by if patient else 0.0
+        held = self._asking.held(self.lines.values())
         for line in self.lines.values():
+            if line.apart and line.under_way:
+                until = min(until, line.gathering.due)
+                continue
             if line.outage.until > now:
                 until = min(until, line.outage.until)
                 continue
             until = min(until, line.gathering.due)
             if line.has_ends:
                 until = min(until, floor)
-            if self.claiming and line.may_claim and line.wants(line.room):
+            if self.claiming and line.may_claim and line.wants(max(line.room - held, 0)):
                 until = min(until, max(line.look_at, floor))
         return until
 
     def _park(self, now: float) -> None:
         """Stand at the wake keys of the queues for whose jobs there is room, and nowhere else."""
         # Nor at those that failed, which are asked again by the clock: the node of one may be away, the others there.
-        fit = [name for name, line in self.lines.items() if line.room and line.outage.failed_at == -math.inf]
+        fit = [name for name, line in self.lines.items() if line.room and not line.is_away]
         roomy = fit if self.claiming else []
         if not roomy:
             self._leave()

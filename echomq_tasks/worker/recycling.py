@@ -29,8 +29,7 @@ class JobCount(Middleware):
 
     def add_to(self, broker: Broker) -> None:
         """Count for this broker: before its other middleware, which may have a message skipped."""
-        first = type(broker.middleware[0]) if broker.middleware else None
-        broker.add_middleware(self, before=first)
+        broker.middleware.insert(0, self)
 
     def before_process_message(self, broker: Broker, message: MessageProxy) -> None:
         """One more."""

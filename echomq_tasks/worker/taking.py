@@ -60,7 +60,8 @@ class Taking:
             pause = line.quiet_beat if claimed.look_again is None else min(line.quiet_beat, claimed.look_again)
             line.look_at = now + pause
             line.owes_look = claimed.look_again is not None
-        if line.called:
+        if line.called or line.queue.claimers.owed:
+            # The next claim is given what one took of which no answer came.
             line.call()
         line.tending.after_claim(claimed)
         if claimed.repeats_due or claimed.outbox:

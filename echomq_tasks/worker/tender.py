@@ -6,19 +6,29 @@ import math
 import threading
 import time
 from collections.abc import Callable, Collection
+from functools import partial
 from typing import TYPE_CHECKING
 
 from dramatiq.logging import get_logger
 
 from echomq_tasks.errors import EchoMQError
+from echomq_tasks.scripts.courier import Couriers, Errand
 from echomq_tasks.worker.outage import Outage
 
 if TYPE_CHECKING:
     from echomq_tasks.worker.line import Line
 
 
+#: Seconds between two looks at whether a queue whose node is away can be tended again.
+_AWAY = 1.0
+#: Seconds that its end waits for couriers.
+_PARTING = 1.0
+
+
 class Tender(threading.Thread):
     """Sweeps, fires repeats, delivers to parents and trims, each when it is due.
+
+    In a cluster a courier does it for each queue, so that a node which does not answer holds up its own queues only.
 
     Parameters:
       lines: the queues, as they are at each moment.
@@ -32,6 +42,9 @@ class Tender(threading.Thread):
         self._worked = worked
         self._asked = threading.Event()
         self._outage = Outage(self.logger, "The upkeep of queues")
+        # In a cluster, by the queue.
+        self._outages: dict[str, Outage] = {}
+        self._errands: dict[str, Errand] = {}
         self._ended = False
 
     def ask(self) -> None:
@@ -53,22 +66,54 @@ class Tender(threading.Thread):
                 due = time.monotonic() + 1.0
             self._asked.wait(min(max(due - time.monotonic(), 0.0), 3600.0))
             self._asked.clear()
+        until = time.monotonic() + _PARTING
+        for errand in self._errands.values():
+            errand.wait(max(until - time.monotonic(), 0.0))
 
     def _tend(self) -> float:
         """Do what is due; answers when there is something to do again."""
         next_due = math.inf
         for line in self._lines():
-            tending = line.tending
             if self._ended:
                 break
+            if line.apart:
+                next_due = min(next_due, self._send(line))
+                continue
+            tending = line.tending
             if max(tending.due, self._outage.until) <= time.monotonic():
-                before = tending.stirred
-                try:
-                    tending.on_beat()
-                    self._outage.end()
-                except EchoMQError as error:
-                    self._outage.begin(error)
-                if tending.stirred != before:
-                    self._worked(line)
+                self._do(line, self._outage)
             next_due = min(next_due, max(tending.due, self._outage.until))
         return next_due
+
+    def _do(self, line: Line, outage: Outage) -> None:
+        before = line.tending.stirred
+        try:
+            line.tending.on_beat()
+            outage.end()
+        except EchoMQError as error:
+            outage.begin(error)
+        if line.tending.stirred != before:
+            self._worked(line)
+
+    def _send(self, line: Line) -> float:
+        """Have a courier do what is due; answers when to look again, unless it is asked before."""
+        name = line.queue_name
+        if (errand := self._errands.get(name)) is not None:
+            if not errand.done:
+                return math.inf
+            del self._errands[name]
+            try:
+                errand.result()
+            except BaseException:
+                self.logger.exception("The upkeep of queue %r failed; it goes on.", name)
+                return time.monotonic() + 1.0
+        if line.is_away:
+            return time.monotonic() + _AWAY
+        if (outage := self._outages.get(name)) is None:
+            outage = self._outages[name] = Outage(self.logger, f"The upkeep of queue {name!r}")
+        due = max(line.tending.due, outage.until)
+        if due > time.monotonic():
+            return due
+        errand = self._errands[name] = Couriers.of(line.queue.connection).send(partial(self._do, line, outage))
+        errand.when_done(self._asked.set)
+        return math.inf

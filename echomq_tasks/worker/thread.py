@@ -85,7 +85,11 @@ class WorkerThread(threading.Thread, Generic[W]):
     def run(self) -> None:
         """Work until :meth:`stop`."""
         self.running = not self._crew.stopping
-        self.broker.emit_after("worker_thread_boot", self)
+        try:
+            self.broker.emit_after("worker_thread_boot", self)
+        except BaseException as error:
+            # A hook that exits ends the worker, not one thread of it in silence; until then this one does its part.
+            self._crew.on_broken(error)
         while not self._done:
             try:
                 self._last()

@@ -8,6 +8,8 @@ from fnmatch import fnmatch
 
 #: Folders in which nobody edits the sources of an app.
 _SKIPPED = {"__pycache__", "node_modules"}
+#: After so many looks in a row that found a change, nobody waits for the end of it.
+_RESTLESS = 10
 
 
 class Watcher:
@@ -26,18 +28,23 @@ class Watcher:
         self._exclude = exclude
         self._seen = self._look()
         self._changed: str | None = None
+        self._restless = 0
 
     def settled(self) -> str | None:
         """Look once: the path of a file that changed before the last look, when nothing has changed since then.
 
-        So an editor, or a checkout of many files, is done when it answers.
+        So an editor, or a checkout of many files, is done when it answers. Where something changes all the time, it
+        answers now and then.
         """
         now = self._look()
         if now != self._seen:
             differing = {path for path, _ in now.items() ^ self._seen.items()}
             self._changed = min(differing)
             self._seen = now
-            return None
+            self._restless += 1
+            if self._restless < _RESTLESS:
+                return None
+        self._restless = 0
         changed, self._changed = self._changed, None
         return changed
 

@@ -98,6 +98,7 @@ class Worker:
         self.work_queue: PriorityQueue[Any] = PriorityQueue()
         #: What is served, by the name of the queue.
         self.consumers: dict[str, Line] = {}
+        self._crew.on_broken = self._pump.break_off
         self._processing = Processing(broker, self._pump.end)
         self._declared = _Declared(self)
         self._started = self._over = False

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 import redis
+from support.eventually import eventually
 from support.servers import ServerProcess
 
 from echomq_tasks.connection import Connection, connect
@@ -90,6 +91,21 @@ def test_who_is_subscribed_to_a_replica_is_told(own_server: ServerProcess, queue
             assert subscription.get_message(timeout=10)
             run_one(announcing_queue(queue_name, connection))
             assert heard(subscription) == THREE
+
+
+def test_a_replica_that_is_cut_off_may_ask_for_what_it_missed(
+    own_server: ServerProcess, queue_name: str, tmp_path: Path
+) -> None:
+    with connect(own_server.url) as connection:
+        own_server.client().config_set("repl-diskless-sync-delay", 0)
+        with ServerProcess(tmp_path) as replica:
+            replica.client().replicaof("127.0.0.1", str(own_server.port))
+            own_server.client().set("key", "1")
+            assert own_server.client().wait(1, 10_000) == 1
+        eventually(lambda: own_server.client().info("replication")["connected_slaves"] == 0)
+        before = published(own_server.client())
+        run_one(announcing_queue(queue_name, connection))
+        assert published(own_server.client()) == before + 3
 
 
 def test_a_user_who_may_not_look_who_listens_publishes(own_server: ServerProcess, queue_name: str) -> None:

@@ -78,7 +78,7 @@ def test_a_script_that_is_flushed_after_each_load_runs_all_the_same(
 ) -> None:
     scripts = Scripts.of(connection)
 
-    def in_vain(names: Sequence[str]) -> list[Any]:
+    def in_vain(names: Sequence[str], keys: Sequence[bytes]) -> list[Any]:
         return []
 
     monkeypatch.setattr(scripts, "_loads", in_vain)

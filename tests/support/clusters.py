@@ -52,7 +52,7 @@ class ClusterProcess:
                 node.start()
             self._join()
             for node in self.nodes:
-                eventually(partial(_whole, node), 30, f"cluster whole, seen from port {node.port}")
+                eventually(partial(whole, node), 30, f"cluster whole, seen from port {node.port}")
         except BaseException:
             self.stop()
             raise
@@ -93,7 +93,7 @@ class ClusterProcess:
         self.stop()
 
 
-def _whole(node: ServerProcess) -> bool:
+def whole(node: ServerProcess) -> bool:
     client: redis.Redis = node.client()
     state = client.execute_command("CLUSTER INFO")
     return bool(

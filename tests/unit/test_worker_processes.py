@@ -118,6 +118,16 @@ def test_a_change_of_a_source_file_is_told_once_the_files_are_at_rest(tmp_path: 
     assert [watcher.settled(), watcher.settled()] == [None, "templates/a.html"]
 
 
+def test_a_folder_in_which_something_changes_all_the_time_is_told_of_now_and_then(tmp_path: Path) -> None:
+    watcher = Watcher(str(tmp_path), ["*.py"])
+    told = []
+    for number in range(30):
+        (tmp_path / "a.py").write_text("#" * number)
+        told.append(watcher.settled())
+    assert told.count("a.py") == 3
+    assert watcher.settled() is None
+
+
 def test_files_that_nobody_edits_do_not_count(tmp_path: Path) -> None:
     watcher = Watcher(str(tmp_path), ["*.py"], ["*_test.py", "generated"])
     for folder in (".git", "__pycache__", "node_modules", "generated", "venv/lib"):

@@ -18,7 +18,9 @@ from support.servers import ServerProcess
 from echomq_tasks.brokers.dramatiq import intake
 from echomq_tasks.brokers.dramatiq.intake import Intake
 from echomq_tasks.connection import Connection
+from echomq_tasks.errors import ServerUnavailable
 from echomq_tasks.queue import Complete, Job, NewJob
+from echomq_tasks.queue.spot import Spot
 from echomq_tasks.worker import Worker
 
 Shops = Callable[..., Any]
@@ -205,14 +207,34 @@ def test_a_hook_that_exits_is_told_of_and_what_runs_is_finished(
     shop.actor(run, f"{queue_name}-late", "late")
     eventually(lambda: called)
     assert isinstance(called[0], SystemExit)
-    assert [record.levelname for record in caplog.records if "SystemExit ends the worker's pump" in record.message] == [
-        "CRITICAL"
-    ]
+    told = [record.levelname for record in caplog.records if "SystemExit in a hook ends" in record.message]
+    assert told == ["CRITICAL"]
     gate.set()
     eventually(lambda: not worker._pump.is_alive())  # noqa: SLF001
     counts = shop.queue(queue_name).counts()
     assert (counts.completed, counts.active, counts.pending) == (1, 0, 1)
     assert len(called) == 1
+
+
+def test_a_hook_that_exits_while_a_thread_boots_ends_the_claiming(
+    shop: Any, queue_name: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    class Exits(Middleware):
+        def after_worker_thread_boot(self, broker: Any, thread: Any) -> None:
+            sys.exit(3)
+
+    shop.broker.add_middleware(Exits())
+    send = shop.actor(lambda: None, queue_name).send
+    worker = Worker(shop.broker, worker_threads=2)
+    called: list[Any] = []
+    worker.on_broken(lambda: called.append(worker.broken))
+    worker.start()
+    shop.workers.append(worker)
+    eventually(lambda: not worker._pump.is_alive())  # noqa: SLF001
+    assert isinstance(called[0], SystemExit)
+    assert "SystemExit in a hook ends the worker" in caplog.text
+    send()
+    assert shop.queue(queue_name).counts().pending == 1
 
 
 # -- no server ------------------------------------------------------------------------------------------------------
@@ -260,3 +282,46 @@ def test_ends_that_the_server_was_not_told_of_are_counted(
     assert worker.abandon(timeout=100) == 0
     assert worker.untold == 2
     shop.workers.clear()
+
+
+def test_a_place_that_the_server_closes_while_there_is_no_room_wakes_nobody_again_and_again(
+    open_shop: Shops, standalone: Connection, queue_name: str, gate: threading.Event
+) -> None:
+    shop = open_shop(connection=standalone)
+    send = shop.actor(gate.wait, queue_name).send
+    worker = shop.work(threads=1)
+    lookout = worker._pump._lookout  # noqa: SLF001
+    eventually(lambda: lookout.at)
+    (spot,) = lookout._standing._spots  # type: ignore[union-attr]  # noqa: SLF001
+    send(PATIENCE)
+    eventually(lambda: worker._crew.running and not lookout.at)  # noqa: SLF001
+    standalone.client.client_kill_filter(_id=spot._client_id)  # noqa: SLF001
+    eventually(lambda: lookout._watched == ())  # noqa: SLF001
+    gate.set()
+    eventually(lambda: lookout.at == [queue_name], message="it stands again")
+
+
+def test_a_place_that_cannot_be_taken_once_is_taken_soon_after(
+    open_shop: Shops, standalone: Connection, queue_name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = open_shop(connection=standalone)
+    ran = threading.Event()
+    send = shop.actor(ran.set, queue_name).send
+    worker = shop.work(threads=1)
+    lookout = worker._pump._lookout  # noqa: SLF001
+    eventually(lambda: lookout.at)
+    worker._pump.lines[queue_name].quiet_beat = 3600.0  # noqa: SLF001
+    take, failures = Spot.stand, [ServerUnavailable("no more clients")]
+
+    def fail_once(self: Spot) -> None:
+        if failures:
+            self.close()
+            raise failures.pop()
+        take(self)
+
+    monkeypatch.setattr(Spot, "stand", fail_once)
+    standalone.client.client_kill_filter(_id=lookout._standing._spots[0]._client_id)  # type: ignore[union-attr]  # noqa: SLF001
+    eventually(lambda: not failures)
+    eventually(lambda: lookout.at, message="it stands again")
+    send()
+    assert ran.wait(PATIENCE)

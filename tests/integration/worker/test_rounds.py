@@ -17,7 +17,9 @@ from support.eventually import eventually
 from support.servers import ServerProcess
 
 from echomq_tasks.connection import Connection
+from echomq_tasks.errors import ServerUnavailable
 from echomq_tasks.queue import spot
+from echomq_tasks.queue.turns import Asked, RoundTrip
 from echomq_tasks.scripts.wire import Wire
 from echomq_tasks.worker import Worker, ends
 from echomq_tasks.worker.rounds import Rounds
@@ -48,11 +50,11 @@ class Gated:
             send(number)
         for _ in range(jobs):
             assert self.started.acquire(timeout=PATIENCE)
-        # What is opened, or left, while the server hangs would hang, too.
-        scripts = shop.queue(queue_name).scripts
-        for wire in [scripts._open() for _ in range(2)]:  # noqa: SLF001
-            scripts._put_back(wire)  # noqa: SLF001
+        # A server that hangs lets nobody leave it, nor connect.
         eventually(lambda: not self.rounds and not self.worker._pump._lookout.at)  # noqa: SLF001
+        scripts = shop.queue(queue_name).scripts
+        for wire in [scripts._open() for _ in range(4)]:  # noqa: SLF001
+            scripts._put_back(wire)  # noqa: SLF001
 
     def _run(self, number: int) -> None:
         self.runs[number] += 1
@@ -222,3 +224,27 @@ def test_a_job_that_comes_while_a_claim_is_answered_that_came_too_early_for_it_r
     # The upkeep of the queue would bring it about later.
     assert ran.acquire(timeout=10)
     assert sent
+
+
+def test_a_server_that_cannot_be_reached_is_told_of_once_and_its_callers_are_kept(
+    open_shop: Shops, own_server: ServerProcess, queue_name: str, gate: threading.Event,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    shop = open_shop(url=own_server.url)
+    send = shop.actor(gate.wait, queue_name).send
+    send(PATIENCE)
+    # Room is left, so that it goes on claiming.
+    worker = shop.work(threads=2)
+    eventually(lambda: worker._crew.running)  # noqa: SLF001
+    claimers = shop.queue(queue_name).claimers
+    own_server.kill()
+    # A claim whose server is gone, and all that follow, go out under one id.
+    eventually(lambda: worker._pump._outage._pause >= 0.4, PATIENCE)  # noqa: SLF001
+    eventually(lambda: not worker._pump._rounds)  # noqa: SLF001
+    assert len(claimers._unanswered) + len(claimers._idle) <= 2  # noqa: SLF001
+    assert not [record for record in caplog.records if record.levelname == "CRITICAL"]
+    with pytest.raises(ServerUnavailable):
+        RoundTrip([Asked(shop.queue(queue_name), (), 1)])
+    own_server.start()
+    gate.set()
+    shop.finished(queue_name)

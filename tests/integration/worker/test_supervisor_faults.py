@@ -36,7 +36,7 @@ dramatiq.get_broker().add_middleware(Exits())
 def test_a_process_whose_pump_a_hook_has_ended_is_replaced(command: Supervised) -> None:
     command.write("app.py", APP + EXITS)
     (pid,) = command.boot("app", "-p", "1", "-t", "1")
-    command.said("CRITICAL.*SystemExit ends the worker's pump")
+    command.said("CRITICAL.*SystemExit in a hook ends the worker")
     command.said(rf"Process 1 \(PID {pid}\) .* takes its place")
     command.send("note", "one")
     assert int(command.noted("one")[2]) != pid
