@@ -128,8 +128,7 @@ class Asking:
         all_held = held = self.held(lines)
         told: list[tuple[Line, list[Delivery], list[Settlement]]] = []
         for line in served:
-            # As it claims.
-            runs = [*islice(line.unsettled, line.half if line.goes_by_halves else MOST_ENDS)]
+            runs = [*islice(line.unsettled, MOST_ENDS)]
             ends = [*islice(line.refused, MOST_ENDS - len(runs))]
             told.append((line, runs, ends))
             held -= len(runs) + len(ends)
@@ -140,9 +139,7 @@ class Asking:
             mine = places.get(line)
             wanted = 0
             if mine is not None:
-                if line.goes_by_halves:
-                    mine = min(mine, line.half)
-                elif line.apart and line.is_away:
+                if line.apart and line.is_away:
                     # Others had better have the rest.
                     mine = min(mine, 1)
                 if line.apart:

@@ -149,14 +149,6 @@ class Line:
         return self.backlog and any(pool.is_short for pool in self.pools)
 
     @property
-    def goes_by_halves(self) -> bool:
-        """Whether the server is to work on one half of the places while the other one runs.
-
-        Not where all are of tasks: these cost least when they come at once.
-        """
-        return self.in_threads in self.pools and self.is_busy
-
-    @property
     def owes(self) -> bool:
         """Whether the server is still to be told of something."""
         return bool(self.unsettled or self.refused or self.telling)

@@ -40,14 +40,14 @@ def hung(server: ServerProcess) -> Iterator[None]:
 class Gated:
     """Jobs that each wait for a gate of their own."""
 
-    def __init__(self, shop: Any, queue_name: str, jobs: int) -> None:
-        self.gates = [threading.Event() for _ in range(jobs)]
+    def __init__(self, shop: Any, queue_name: str, jobs: int, *, waiting: int = 0) -> None:
+        self.gates = [threading.Event() for _ in range(jobs + waiting)]
         self.started = threading.Semaphore(0)
         self.runs: Counter[int] = Counter()
         send = shop.actor(self._run, queue_name).send
-        self.worker: Worker = shop.work(threads=jobs)
-        for number in range(jobs):
+        for number in range(jobs + waiting):
             send(number)
+        self.worker: Worker = shop.work(threads=jobs)
         for _ in range(jobs):
             assert self.started.acquire(timeout=PATIENCE)
         # A server that hangs lets nobody leave it, nor connect.
@@ -147,27 +147,22 @@ def test_a_stop_waits_for_the_answers(open_shop: Shops, own_server: ServerProces
 
 
 def test_two_claims_under_way_never_hold_more_jobs_than_there_are_places(
-    open_shop: Shops, standalone: Connection, queue_name: str, monkeypatch: pytest.MonkeyPatch
+    open_shop: Shops, own_server: ServerProcess, queue_name: str
 ) -> None:
-    shop = open_shop(connection=standalone)
-    begin, together, held = Rounds.begin, [], []
-
-    def note(self: Rounds, asked: Any, **options: Any) -> bool:
-        begun = begin(self, asked, **options)
-        claims = sum(ask.line.claims for ask in asked)
-        together.append(claims)
-        if claims == 2:
-            # The server has been asked for all of it by now.
-            held.append(int(standalone.client.zcard(f"emq:{{{queue_name}}}:active")))
-        return begun
-
-    monkeypatch.setattr(Rounds, "begin", note)
-    run = shop.actor(lambda: None, queue_name)
-    shop.broker.enqueue_many([run.message() for _ in range(400)])
-    shop.work(threads=4)
+    shop = open_shop(url=own_server.url)
+    gated = Gated(shop, queue_name, 4, waiting=20)
+    line = gated.worker._pump.lines[queue_name]  # noqa: SLF001
+    with hung(own_server):
+        for number in range(2):
+            gated.gates[number].set()
+            eventually(lambda number=number: line.claims == number + 1)  # type: ignore[misc]
+    # What they have brought waits at its gates.
+    eventually(lambda: not gated.rounds and sum(gated.runs.values()) == 6)
+    assert shop.queue(queue_name).counts().active == 4
+    for gate in gated.gates:
+        gate.set()
     shop.finished(queue_name)
-    assert max(together) == 2, "they overlap"
-    assert max(held) <= 4
+    assert set(gated.runs.values()) == {1}
 
 
 def test_ends_behind_one_that_cannot_be_noted_are_told_again(
