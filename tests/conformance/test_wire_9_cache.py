@@ -356,7 +356,7 @@ def test_a_message_ends_an_older_flight_and_leaves_a_newer_one(store: Store, row
         assert store.apply(B, message) is False
         assert ear.raw() == [f"{A} dropped me ".encode()]
     assert not store.fill(A, "me", older, b"stale", MINUTE)
-    assert store.fill(B, "me", newer_one, b"v", MINUTE)
+    assert store.fill(B, "me", newer_one, b"v", MINUTE, led=True)
 
 
 # -- the kind --------------------------------------------------------------------------------------------------------

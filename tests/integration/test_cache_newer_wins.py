@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import random
 import secrets
-from collections import defaultdict
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -13,113 +11,41 @@ import pytest
 from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
-from support.stepping import Cache, Going, Overhearing, SkewedStore, StraightDrive
+from support.processes import Processes
 
-from echomq_tasks.cache.call import Call
-from echomq_tasks.cache.drive import run
-from echomq_tasks.cache.frames import tag_id
 from echomq_tasks.connection import Connection
 from echomq_tasks.identity import brand
 from echomq_tasks.keyspace import cache_base, cache_key
 
 KEYS = [brand("ROW", 1), brand("ROW", 2)]
-TAG = "of-both"
 KEY, CACHE, WHICH = st.sampled_from(KEYS), st.integers(0, 2), st.integers(0, 5)
 #: What each process's clock is ahead, in seconds.
 WRONG = (-3600.0, 0.0, 3600.0)
 RIGHT = (0.0, 0.0, 0.0)
 
 
-@dataclass
-class Asked:
-    """A call on its way."""
-
-    cache: int
-    key: str
-    #: The newest write that its process knew of when it began.
-    known: int
-    going: Going
-    refresh: bool = False
-
-
 class NewerWins(RuleBasedStateMachine):
-    """Three processes with one source of truth, whose value is a number that each write raises."""
+    """Three processes that do anything in any order."""
 
     def __init__(self, connection: Connection, skews: tuple[float, ...]) -> None:
         super().__init__()
-        self.skews = skews
-        self.table = f"newer-{secrets.token_hex(6)}"
-        self.connection = connection
-        self.truth = dict.fromkeys(KEYS, 0)
-        self.caches = [
-            Cache(self.table, connection, SkewedStore(self.table, connection, skew, node), self.lane_is_told)
-            for node, skew in enumerate(skews)
-        ]
-        #: The jobs of the lane, none of which is ever lost, and any may come again.
-        self.lane: list[bytes] = []
-        self.known: list[dict[str, int]] = [dict.fromkeys(KEYS, 0) for _ in skews]
-        self.asked: list[Asked] = []
-        #: The newest value of each that somebody was told of.
-        self.written = dict.fromkeys(KEYS, 0)
-        #: What a coherence message tells of: which keys had which truth when it was said.
-        self.told: dict[bytes, dict[str, int]] = defaultdict(dict)
-        self.overhearing = Overhearing(connection, self.caches[0].reach.store)
-
-    def drain(self, truth: dict[str, int]) -> None:
-        """Put what was published since on its way to every process; ``truth`` is what it tells of."""
-        for channel, data in self.overhearing.look():
-            if channel.endswith(b":coh"):
-                id = data[:14].decode()
-                # One of a row tells of no other one.
-                self.told[data].update({each: truth[each] for each in truth if id == each or id not in KEYS})
-            for cache in self.caches:
-                cache.said(channel, data)
+        self.all = Processes(connection, f"newer-{secrets.token_hex(6)}", skews, KEYS)
 
     # Calls.
 
     @rule(cache=CACHE, key=KEY)
     def fetch(self, cache: int, key: str) -> None:
-        going = Going(self.caches[cache].reader.value(self.call(key), self.caches[cache].drive()))
-        self.asked.append(Asked(cache, key, self.known[cache][key], going))
-        self.go_on(self.asked[-1])
+        self.all.ask(cache, key)
 
     @rule(cache=CACHE, key=KEY)
     def refresh(self, cache: int, key: str) -> None:
-        # Nobody but who calls this knows that there is something new.
-        self.truth[key] += 1
-        going = Going(self.caches[cache].reader.refresh(self.call(key), self.caches[cache].drive()))
-        self.asked.append(Asked(cache, key, self.truth[key], going, refresh=True))
-        self.go_on(self.asked[-1])
-
-    def call(self, key: str) -> Call:
-        return Call(key, b"", lambda: self.truth[key], None, (TAG,), (tag_id(TAG),))
+        self.all.ask_anew(cache, key)
 
     @rule(which=WHICH, times=st.integers(1, 8))
     def move(self, which: int, times: int) -> None:
         for _ in range(times):
-            if self.asked:
-                self.go_on(self.asked[which % len(self.asked)])
-
-    def go_on(self, asked: Asked) -> None:
-        if asked.going.running or asked.going.done:
-            return  # what comes between a write and itself
-        asked.going.go_on()
-        # A refresh tells what it has loaded.
-        self.drain({asked.key: asked.known} if asked.refresh else {})
-        if not asked.going.done:
-            return
-        self.asked.remove(asked)
-        if asked.going.error is not None:
-            raise asked.going.error
-        value = asked.going.value[1] if asked.refresh else asked.going.value
-        assert value >= asked.known, f"{asked} got {value}"
-        if asked.refresh:
-            self.learn(asked.cache, {asked.key: asked.known})
-            self.written[asked.key] = max(self.written[asked.key], asked.known)
-
-    def learn(self, cache: int, truth: dict[str, int]) -> None:
-        for key, number in truth.items():
-            self.known[cache][key] = max(self.known[cache][key], number)
+            if self.all.asked:
+                self.all.go_on(self.all.asked[which % len(self.all.asked)])
 
     # Writes.
 
@@ -128,19 +54,15 @@ class NewerWins(RuleBasedStateMachine):
         self.play(cache, key, how, random.Random(seed), alone=False)
 
     def play(self, cache: int, key: str, how: str, chance: random.Random, *, alone: bool) -> None:
-        coherence, reach = self.caches[cache].coherence, self.caches[cache].reach
-        keys = [key] if how in ("drop", "put") else KEYS
-        for each in keys:
-            self.truth[each] += 1
-        written = {each: self.truth[each] for each in keys}
-
+        reach = self.all.caches[cache].reach
+        written = self.all.writes(key, how)
         begun = False
 
         def between() -> None:
             # Another thread of this process, and calls of any.
             nonlocal begun
             reach.between = lambda: None
-            self.drain(written)
+            self.all.drain(written)
             for _ in range(chance.choice([0, 0, 1, 2])):
                 self.fetch(cache, key)
             for _ in range(chance.choice([0, 3, 9])):
@@ -148,62 +70,38 @@ class NewerWins(RuleBasedStateMachine):
             if begun and chance.random() < 0.3:
                 # Another process is the next one to write, and is heard before this one is done.
                 self.play((cache + 1) % 3, key, chance.choice(["drop", "put", "tag"]), chance, alone=True)
-                self.hear(cache, chance.choice([0, 1, 9]))
+                self.all.hear(cache, chance.choice([0, 1, 9]))
             reach.between, begun = between, True
 
         if not alone:
             reach.between = between
         try:
-            match how:
-                case "drop":
-                    coherence.drop(key)
-                case "put":
-                    coherence.put(key, b"", self.truth[key], None, (TAG,))
-                case "tag":
-                    coherence.drop_tag(TAG)
-                case _:
-                    coherence.clear()
+            self.all.tell(cache, key, how)
         finally:
             reach.between = lambda: None
-        self.drain(written)
-        self.learn(cache, written)
-        for each, number in written.items():
-            self.written[each] = max(self.written[each], number)
+        self.all.drain(written)
+        self.all.wrote(cache, written)
 
     # Messages and faults.
 
     @rule(cache=CACHE, count=st.integers(1, 4))
     def hears(self, cache: int, count: int) -> None:
-        self.hear(cache, count)
-
-    def hear(self, cache: int, count: int) -> None:
-        for _ in range(count):
-            message = self.caches[cache].hear()
-            if message is not None:
-                self.learn(cache, self.told.get(message[1], {}))
+        self.all.hear(cache, count)
 
     @rule(cache=CACHE)
     def cut_or_heal(self, cache: int) -> None:
-        if self.caches[cache].reach.cut:
-            self.caches[cache].heal()
+        if self.all.caches[cache].reach.cut:
+            self.all.heal(cache)
         else:
-            self.caches[cache].cut()
-
-    def lane_is_told(self, message: bytes) -> None:
-        self.lane.append(message)
+            self.all.cut(cache)
 
     @rule(cache=CACHE, which=WHICH)
     def apply(self, cache: int, which: int) -> None:
-        if self.lane:
-            message = self.lane[-1 - which % len(self.lane)]
-            self.caches[cache].coherence.apply(message)
-            self.drain({})
-            # What has not been broadcast has a version of its process's own, which wrong clocks make worthless.
-            self.learn(cache, self.told.get(message, {}))
+        self.all.apply(cache, which)
 
     @rule(cache=CACHE, what=st.sampled_from(["answer", "request"]))
     def lose(self, cache: int, what: str) -> None:
-        reach = self.caches[cache].reach
+        reach = self.all.caches[cache].reach
         if what == "answer":
             reach.losing = True
         else:
@@ -212,63 +110,23 @@ class NewerWins(RuleBasedStateMachine):
     @rule(key=KEY)
     def expire(self, key: str) -> None:
         """As when the row has lived as long as it may on the server, and a bit longer in a process."""
-        self.forget(cache_key(self.table, key))
+        self.all.forget(cache_key(self.all.table, key))
 
     @rule()
     def lose_all(self) -> None:
         """As when a server starts anew with nothing, and nobody has noticed."""
-        client: Any = self.connection.client
-        self.forget(*client.keys(cache_base(self.table) + b"*"))
-
-    def forget(self, *keys: Any) -> None:
-        client: Any = self.connection.client
-        if keys:
-            client.delete(*keys)
+        client: Any = self.all.connection.client
+        self.all.forget(*client.keys(cache_base(self.all.table) + b"*"))
 
     @rule(key=KEY)
     def end_a_lease(self, key: str) -> None:
-        """As when its leader is held up for longer than that, or is dead."""
-        client: Any = self.connection.client
-        flight = cache_key(self.table, key, "flight")
-        if client.exists(flight):
-            client.setrange(flight, 15, "0000000000001")
-        for cache in self.caches:
-            cache.leases_ended += 1
+        self.all.end_a_lease(key)
 
     def teardown(self) -> None:
         try:
-            self.settle()
+            self.all.settle()
         finally:
-            self.overhearing.close()
-
-    def settle(self) -> None:
-        # Whatever was cut is healed, and whoever has asked gets an answer.
-        for cache in self.caches:
-            cache.reach.losing = cache.reach.missing = False
-            if cache.reach.cut:
-                cache.heal()
-            cache.reach.ask(lambda store: None)
-        for leases_end in (False, True):
-            for key in KEYS if leases_end else ():
-                self.end_a_lease(key)
-            for _ in range(100):
-                for asked in list(self.asked):
-                    self.go_on(asked)
-                for number in range(len(self.caches)):
-                    self.hear(number, 1)
-        assert not self.asked, self.asked
-        self.everybody_comes_to_know()
-
-    def everybody_comes_to_know(self) -> None:
-        """Once all is healed and heard, each process has the newest value, whatever it has missed."""
-        for last in (False, True):
-            for number, cache in enumerate(self.caches):
-                for key in KEYS:
-                    value = run(cache.reader.value(self.call(key), StraightDrive()))
-                    self.drain({})
-                    assert not last or value >= self.written[key], f"process {number} has {value}, {self.written}"
-            for number in range(len(self.caches)):
-                self.hear(number, 1000)
+            self.all.overhearing.close()
 
 
 @pytest.mark.timeout(600)  # only a failure takes long: it is shrunk to its shortest form

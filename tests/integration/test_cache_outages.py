@@ -118,6 +118,37 @@ def test_all_tables_pay_what_they_owe_once_one_of_them_has_found_the_server(
         assert table.peek(KEY) is None
 
 
+def test_a_task_does_not_read_on_the_server_what_is_still_owed(
+    standalone: Connection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # Which would pay every now and then.
+    monkeypatch.setattr(Beat, "add", lambda beat, one: None)
+    ids = [brand("ROW", number) for number in range(10, 16)]
+    with tables(standalone) as (here, there):
+        for each in (KEY, *ids):
+            assert there.fetch(each, lambda: "old") == "old"
+
+        async def ask() -> str:
+            # So many that the next one is looked for, by a way that asks nobody else.
+            for each in ids:
+                assert await here.afetch(each, lambda: "none") == "old"
+            reach_of(here).owed.row(KEY, VERSIONS.mint("ROW"))
+            return await here.afetch(KEY, lambda: "new")
+
+        assert asyncio.run(ask()) == "new"
+
+
+def test_what_was_loaded_before_anything_was_heard_is_looked_up(standalone: Connection) -> None:
+    with tables(standalone) as (here, there):
+        lost(here)
+        assert here.fetch(KEY, lambda: "old") == "old"
+        assert there.put(KEY, "new")
+        back(here)
+        eventually(lambda: here.fetch(OTHER, lambda: "other") and not here.stats().away, PATIENCE)
+        here.peek(brand("ROW", 99))
+        assert here.fetch(KEY, lambda: "none") == "new"
+
+
 def test_a_payment_in_vain_is_not_tried_again_by_those_who_waited_for_it(standalone: Connection) -> None:
     with tables(standalone, 1) as (table,):
         assert table.fetch(KEY, lambda: "old") == "old"

@@ -14,7 +14,7 @@ from support.children import in_child
 from support.eventually import eventually
 
 from echomq_tasks import Connection, cached
-from echomq_tasks.cache import beat, coherence, siblings
+from echomq_tasks.cache import beat, coherence, owed, reach, siblings
 from echomq_tasks.cache import table as table_module
 from echomq_tasks.cache.table import Table
 from echomq_tasks.errors import ServerUnavailable
@@ -129,20 +129,33 @@ def back(table: Table) -> None:
 
 
 @pytest.mark.parametrize("kind", ["ROW", "TRN"])
-@pytest.mark.parametrize("later", [False, True])
+@pytest.mark.parametrize("made", ["before", "later", "as-the-first-of-its-kind"])
+@pytest.mark.parametrize("many", [False, True], ids=["one-tag", "more-than-are-kept"])
 def test_what_one_could_not_drop_on_the_server_the_other_does_not_read_there(
-    standalone: Connection, queue_name: str, deaf: None, kind: str, later: bool
+    standalone: Connection,
+    queue_name: str,
+    deaf: None,
+    monkeypatch: pytest.MonkeyPatch,
+    kind: str,
+    made: str,
+    many: bool,
 ) -> None:
     tags, other = ("all",), brand(kind, 1)
-
-    def two() -> Table:
-        return Table(queue_name, kind, standalone)
-
-    one, made = Table(queue_name, "ROW", standalone), two()
-    assert made.fetch(other, lambda: "old", tags=tags) == one.fetch(ROW, lambda: "old", tags=tags) == "old"
+    one = Table(queue_name, "ROW", standalone)
+    assert one.fetch(ROW, lambda: "old", tags=tags) == "old"
+    # What was owed is paid by who asks, and by no thread besides.
+    monkeypatch.setattr(reach.Reach, "pay", lambda _: False)
+    with Connection(standalone.config) as elsewhere:
+        # Another process's, which is nobody's sibling here.
+        assert Table(queue_name, kind, elsewhere).fetch(other, lambda: "old", tags=tags) == "old"
+    if made != "as-the-first-of-its-kind":
+        first = Table(queue_name, kind, standalone)
+        assert first.fetch(other, lambda: "none", tags=tags) == "old"
     away(one)
+    if many:
+        monkeypatch.setattr(owed, "_MOST", 0)
     assert not one.invalidate_tags("all")
-    asks = two() if later else made
+    asks = first if made == "before" else Table(queue_name, kind, standalone)
     back(asks)
     assert asks.fetch(other, lambda: "new", tags=tags) == "new"
 

@@ -52,6 +52,7 @@ def just_above(version: str, floor: str) -> str:
 @settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(st.tuples(versions, versions) | near, min_size=1, max_size=100))
 @example([("USR0NgWEfAEKZz", "USR0NgWEfAEKa0"), ("USR0NgWEfAEKa0", "USR0NgWEfAEKZz")])
+@example([("USR0NgWEfAEKZz", "USRAzL8n0Y58m0"), ("USR0NgWEfAEKZz", "USRAzL8n0Y58m5")])
 def test_lua_orders_versions_as_python_does_and_finds_one_just_above(
     standalone: Connection, pairs: list[tuple[str, str]]
 ) -> None:

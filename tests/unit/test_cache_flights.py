@@ -159,6 +159,19 @@ def test_a_new_flight_in_any_case_detaches_the_one_that_is_there() -> None:
     assert join(flights, ONE, b"") == (new, False)
 
 
+def test_a_flight_whose_loop_does_not_run_is_not_kept_should_it_go_on() -> None:
+    flights, loop = Flights(), asyncio.new_event_loop()
+    lost, mine = Flight("id", b""), Flight("id", b"")
+    flights.join(lost)
+    lost.loop = loop
+    # Nobody finds it there any more, to tell it of a drop.
+    assert flights.join(mine) is mine
+    assert lost.detached
+    assert not mine.detached
+    flights.leave(mine)
+    loop.close()
+
+
 def test_a_fork_starts_with_no_flights_even_when_one_was_just_being_joined() -> None:
     flights = Flights()
     flight, _ = join(flights, ONE, b"")

@@ -7,6 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from echomq_tasks.cache.frames import EVERYTHING, Wake, coherence_message, newer, read_coherence, read_wake, tag_id
+from echomq_tasks.cache.versions import Versions
 from echomq_tasks.errors import InvalidId, InvalidName
 from echomq_tasks.identity import MAX_SNOWFLAKE, brand, is_branded
 
@@ -80,6 +81,14 @@ def test_versions_compare_by_their_last_eleven_bytes() -> None:
     assert not newer("ZZZ0NgWEfAEJfs", "AAA0NgWEfAEJfs")
     assert newer("USR0NgWEfAEKa0", "USR0NgWEfAEKZz")
     assert newer("USR00000000000", None)
+
+
+def test_processes_that_are_cut_off_do_not_give_one_version_to_two_values() -> None:
+    # By the clock of whoever has stored what both of them had.
+    ahead = brand("ROW", MAX_SNOWFLAKE // 2)
+    versions = [Versions().mint("ROW", ahead) for _ in range(5)]
+    assert all(newer(version, ahead) for version in versions)
+    assert len(set(versions)) == 5
 
 
 def test_the_id_of_a_tag_is_the_same_everywhere() -> None:

@@ -184,6 +184,59 @@ def test_the_rows_of_a_tag_go_together_and_only_older_ones(l1: L1) -> None:
     assert kept(l1) == [4]
 
 
+def test_a_row_that_says_to_be_newer_than_the_news_is_not_used_before_it_is_trusted_again(l1: L1) -> None:
+    one = row(1, 5, tags=("TAG",))
+    for version, kill in ((4, l1.kill), (4, l1.kill_tag)):
+        put(l1, one)
+        assert not kill(one.id if kill == l1.kill else "TAG", brand("ROW", version))
+        assert l1.get(one.id) is one
+        assert use(one) is None
+        before = one.doubt
+        kill(one.id if kill == l1.kill else "TAG", brand("ROW", version))
+        # News that came after the check began.
+        assert not l1.trust(one, l1.epoch, before)
+        assert l1.trust(one, l1.epoch, one.doubt)
+        assert use(one) == "v"
+    # Who cannot check takes its word.
+    assert not l1.kill(one.id, brand("ROW", 4), doubt=False)
+    assert use(one) == "v"
+
+
+def test_a_row_stays_when_the_news_has_its_very_version_whatever_its_kind(l1: L1) -> None:
+    one = row(1, 5)
+    put(l1, one)
+    assert not l1.kill(one.id, brand("USR", 5))
+    assert use(one) == "v"
+
+
+def test_a_row_whose_version_the_server_did_not_give_goes_with_any_news(l1: L1) -> None:
+    for version in (4, 5, 6):
+        one = row(1, 5, anchored=False)
+        put(l1, one)
+        assert l1.kill(one.id, brand("ROW", version))
+        assert l1.get(one.id) is None
+        assert not l1.trust(one, l1.epoch)
+
+
+def test_whether_a_row_was_dropped_on_its_way_is_asked_when_nobody_else_can_write_any_more() -> None:
+    l1 = L1(8)
+    one = row(1)
+    with ThreadPoolExecutor(1) as pool:
+
+        def dropped() -> bool:
+            # Whoever has dropped it until now has told so; who comes later finds it here.
+            later = pool.submit(l1.kill, one.id)
+            with pytest.raises(TimeoutError):
+                later.result(0.05)
+            killed.append(later)
+            return False
+
+        killed: list[Any] = []
+        l1.put(one, l1.epoch, unless=dropped)
+        assert killed[0].result(30)
+    assert l1.get(one.id) is None
+
+
 def test_a_suspect_row_is_not_used_before_it_is_trusted_again(l1: L1) -> None:
     one = row(1)
     put(l1, one)
