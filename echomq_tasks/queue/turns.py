@@ -100,19 +100,18 @@ class RoundTrip:
         """In a cluster, the courier's who brings the answers: once it is done, they are taken without waiting."""
         return None if self._sent is None else self._sent.errand
 
-    def answers(self, *, late: bool = False, alone: bool = False) -> list[Answered]:
+    def answers(self, *, late: bool = False) -> list[Answered]:
         """Wait for the answers, one for each queue, in order.
 
         Parameters:
           late: whether they are there or do not come.
-          alone: whether no other thread of the process is about to run.
 
         Raises:
           ServerUnavailable: when the server did not answer; all can be repeated then, too. In a cluster it is the
             answer of each queue instead.
         """
         try:
-            return self._read(late, alone)
+            return self._read(late)
         except ServerUnavailable as error:
             if not self._asked[0].queue.connection.is_cluster:
                 raise
@@ -130,9 +129,9 @@ class RoundTrip:
             self._sent.close()
         self._give_back_callers()
 
-    def _read(self, late: bool, alone: bool) -> list[Answered]:
+    def _read(self, late: bool) -> list[Answered]:
         sent = self._sent
-        replies = iter(() if sent is None else self._scripts.receive(sent, late=late, alone=alone))
+        replies = iter(() if sent is None else self._scripts.receive(sent, late=late))
         heard: list[list[Verdict | EchoMQError]] = []
         for one, order in zip(self._asked, self._orders, strict=True):
             verdicts: list[Any] = [Verdict.GONE] * len(one.settlements)

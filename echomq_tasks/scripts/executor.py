@@ -190,13 +190,12 @@ class Scripts:
             return Sent(calls, commands, None)
         return Sent(calls, commands, wire)
 
-    def receive(self, sent: Sent, *, late: bool = False, alone: bool = False) -> list[Any]:
+    def receive(self, sent: Sent, *, late: bool = False) -> list[Any]:
         """Wait for the replies to what was sent.
 
         Parameters:
           sent: what was.
           late: whether they should have come by now, so that there is no more waiting for them.
-          alone: whether no other thread of the process is about to run.
 
         Raises: as :meth:`attempt`.
         """
@@ -208,7 +207,7 @@ class Scripts:
             replies = self._send(commands, True)
         else:
             try:
-                replies = self._read(wire, len(commands), partial(wire.receive, late=late, alone=alone))
+                replies = self._read(wire, len(commands), partial(wire.receive, late=late))
             except ServerUnavailable as error:
                 if isinstance(error.__cause__, redis.TimeoutError):
                     raise

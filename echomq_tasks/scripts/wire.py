@@ -38,10 +38,10 @@ class Looks:
         self._misses = 0
         self._skipped = 0
 
-    def allowed(self, *, alone: bool = False) -> int:
-        """How often to look this time; ``alone`` when no other thread is about to run."""
+    def allowed(self) -> int:
+        """How often to look this time."""
         # Each look gives the interpreter up and takes it back, which among many threads costs more than it saves.
-        if not self._enabled or not (alone or threading.active_count() <= _FEW_THREADS):
+        if not self._enabled or threading.active_count() > _FEW_THREADS:
             return 0
         if self._misses < _PATIENCE:
             return _LOOKS
@@ -125,13 +125,12 @@ class Wire:
             # What the kernel says when SO_RCVTIMEO or SO_SNDTIMEO has passed.
             raise redis.TimeoutError(f"not sent within {self._timeout:g} seconds") from None
 
-    def receive(self, count: int, *, late: bool = False, alone: bool = False) -> list[Any]:
+    def receive(self, count: int, *, late: bool = False) -> list[Any]:
         """Wait for ``count`` replies to what was sent.
 
         Parameters:
           count: how many.
           late: whether the first should be there by now, and is not waited for.
-          alone: whether no other thread is about to run, so that it may be looked for before sleeping.
 
         Raises: as :meth:`exchange`.
         """
@@ -139,7 +138,7 @@ class Wire:
         assert sock is not None
         replies: list[Any] = []
         try:
-            data = sock.recv(_CHUNK, socket.MSG_DONTWAIT) if late else self._first(sock, alone=alone)
+            data = sock.recv(_CHUNK, socket.MSG_DONTWAIT) if late else self._first(sock)
             while True:
                 if not data:
                     raise redis.ConnectionError("the server closed the connection")
@@ -154,8 +153,8 @@ class Wire:
         except BlockingIOError:
             raise redis.TimeoutError(f"no answer within {self._timeout:g} seconds") from None
 
-    def _first(self, sock: socket.socket, *, alone: bool) -> bytes:
-        looks = self._looks.allowed(alone=alone)
+    def _first(self, sock: socket.socket) -> bytes:
+        looks = self._looks.allowed()
         for _ in range(looks):
             try:
                 data = sock.recv(_CHUNK, socket.MSG_DONTWAIT)

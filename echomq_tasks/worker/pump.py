@@ -226,7 +226,7 @@ class Pump(threading.Thread):
         if self._outage.until <= now and not self._rounds.full:
             asked = self._asking.asks(self.lines.values(), now, claiming=self.claiming)
             if asked:
-                if self._rounds.begin(asked, claiming=self.claiming, alone=not self._has_work()):
+                if self._rounds.begin(asked, claiming=self.claiming):
                     self._asking.told()
                 return
         self._sleep()

@@ -98,12 +98,8 @@ class Rounds:
                 yield from ask.runs
                 yield from ask.ends
 
-    def begin(self, asked: Sequence[Ask], *, claiming: bool, alone: bool = False, of_one_node: bool = False) -> bool:
-        """Send one; answers False when nothing was sent.
-
-        When the pump is ``alone``, as nothing runs, its answer is taken at once: nothing can come in between, and the
-        first job is there the sooner. In a cluster one is sent to each node, and none is waited for.
-        """
+    def begin(self, asked: Sequence[Ask], *, claiming: bool, of_one_node: bool = False) -> bool:
+        """Send one, in a cluster one to each node; answers False when nothing was sent."""
         apart = asked[0].line.apart
         if apart and not of_one_node:
             sent = [self.begin(part, claiming=claiming, of_one_node=True) for part in _by_node(asked)]
@@ -130,8 +126,8 @@ class Rounds:
             ask.sent()
         if trip.errand is not None:
             trip.errand.when_done(self._lookout.bell.ring)
-        elif alone or (descriptor := trip.fileno()) is None:
-            self._land(begun, claiming=claiming, alone=alone)
+        elif (descriptor := trip.fileno()) is None:
+            self._land(begun, claiming=claiming)
         else:
             self._lookout.watch(descriptor)
             begun.watched = descriptor
@@ -177,12 +173,12 @@ class Rounds:
         for ask in late.asks:
             ask.lag()
 
-    def _land(self, landed: _Round, *, claiming: bool, late: bool = False, alone: bool = False) -> None:
+    def _land(self, landed: _Round, *, claiming: bool, late: bool = False) -> None:
         if landed.watched is not None:
             self._lookout.unwatch(landed.watched)
         self.prompt -= not landed.late
         try:
-            answers = landed.trip.answers(late=late, alone=alone)
+            answers = landed.trip.answers(late=late)
         except BaseException as error:
             for ask in landed.asks:
                 ask.failed()
