@@ -56,16 +56,17 @@ def test_a_worker_serves_the_queues_that_it_was_given(shop: Any, queue_name: str
 def test_a_paused_worker_gives_back_what_has_not_started_and_a_resumed_one_goes_on(
     shop: Any, queue_name: str, gate: threading.Event
 ) -> None:
-    ran: list[int] = []
+    started, ran = threading.Event(), list[int]()
 
     def run(number: int) -> None:
+        started.set()
         gate.wait(PATIENCE)
         ran.append(number)
 
     actor = shop.actor(run, queue_name)
     worker = shop.work(threads=1)
     actor.send(0)
-    eventually(lambda: shop.queue(queue_name).counts().active == 1)
+    assert started.wait(PATIENCE)
     pausing = threading.Thread(target=worker.pause)
     pausing.start()
     eventually(lambda: not worker._pump.claiming)  # noqa: SLF001
