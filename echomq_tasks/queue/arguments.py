@@ -65,10 +65,8 @@ def about_text(settlement: Complete | Retry | Discard) -> str:
     """What a settlement's event tells beside the job, as its script takes it."""
     about = settlement.about
     if about is not None:
-        if "actor" not in about:
-            return event_text(None, about)
-        rest = dict(about)
-        return event_text(rest.pop("actor"), rest)
+        rest = {name: value for name, value in about.items() if name != "actor"}
+        return event_text(about.get("actor"), rest)
     if isinstance(settlement, Retry) and settlement.error:
         return event_text(None, {"message": settlement.error.partition("\n")[0][:_MESSAGE]})
     return ""

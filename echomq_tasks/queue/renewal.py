@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +10,7 @@ from echomq_tasks.errors import EchoMQError, ServerUnavailable
 from echomq_tasks.forks import after_fork
 from echomq_tasks.queue.model import Job, Renewal
 from echomq_tasks.scripts.calls import Sent
+from echomq_tasks.scripts.courier import wait_for
 
 if TYPE_CHECKING:
     from echomq_tasks.queue.queue import Queue
@@ -65,16 +65,16 @@ class _Apart:
 
     def renew(self, held: Mapping[Queue, Sequence[Job]], queues: Sequence[Queue], lease: float) -> list[Any]:
         """One reply for each queue, or the error."""
-        until = time.monotonic() + lease / 3
         sent: dict[Queue, Sent] = {}
         for queue in queues:
             late = self._late.get(queue.base)
             if late is None or late.errand is None or late.errand.done:
                 sent[queue] = self._late[queue.base] = queue.scripts.send([queue.extend_call(held[queue], lease)])
-        return [self._reply(queue, sent.get(queue), until) for queue in queues]
+        wait_for([each.errand for each in sent.values() if each.errand is not None], lease / 3)
+        return [self._reply(queue, sent.get(queue)) for queue in queues]
 
-    def _reply(self, queue: Queue, sent: Sent | None, until: float) -> Any:
-        if sent is None or sent.errand is None or not sent.errand.wait(max(until - time.monotonic(), 0.0)):
+    def _reply(self, queue: Queue, sent: Sent | None) -> Any:
+        if sent is None or sent.errand is None or not sent.errand.done:
             return ServerUnavailable(f"the node of queue {queue.name!r} has not answered in time")
         self._late.pop(queue.base, None)
         try:

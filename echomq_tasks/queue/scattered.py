@@ -3,21 +3,18 @@
 from __future__ import annotations
 
 import logging
-import math
 import time
 from collections.abc import Callable, Collection, Sequence
-from functools import partial
 
 from echomq_tasks.connection import Connection
 from echomq_tasks.errors import EchoMQError, ServerUnavailable
 from echomq_tasks.keyspace import queue_key
+from echomq_tasks.queue.breaks import Breaks
 from echomq_tasks.queue.spot import Spot
-from echomq_tasks.scripts.courier import Couriers, Errand
+from echomq_tasks.scripts.courier import Couriers, Errand, wait_for
 
 _log = logging.getLogger(__name__)
 
-#: Seconds for which nobody stands at a queue after that failed twice in this time.
-_BROKE_AGAIN = 1.0
 #: Seconds that closing waits for nodes to take back what stands there.
 _PARTING = 1.0
 
@@ -28,19 +25,11 @@ class _Place:
     def __init__(self, queue: str, connection: Connection) -> None:
         self.spot = Spot((queue_key(queue, "wake"),), connection)
         self.errand: Errand | None = None
-        #: The monotonic second before which nobody stands there.
-        self.stand_at = 0.0
-        self._broke_at = -math.inf
+        self.breaks = Breaks()
 
     @property
     def stands(self) -> bool:
         return self.errand is None and self.spot.stands
-
-    def broke(self) -> None:
-        now = time.monotonic()
-        if now - self._broke_at < _BROKE_AGAIN:
-            self.stand_at = now + _BROKE_AGAIN
-        self._broke_at = now
 
 
 class Scattered:
@@ -79,7 +68,7 @@ class Scattered:
     def stand_at(self) -> float:
         """The monotonic second at which :meth:`at` had better be called again; in the past when it need not be."""
         now = time.monotonic()
-        waiting = [self._places[queue].stand_at for queue in self._wanted if queue in self._places]
+        waiting = [self._places[queue].breaks.until for queue in self._wanted if queue in self._places]
         return min((second for second in waiting if second > now), default=0.0)
 
     def at(self, queues: Sequence[str]) -> list[Spot]:
@@ -96,7 +85,7 @@ class Scattered:
             if queue not in queues:
                 if place.spot.stands:
                     self._send(place, place.spot.leave)
-            elif place.stand_at <= now and not place.spot.stands:
+            elif place.breaks.until <= now and not place.spot.stands:
                 self._stand(place)
         return self.spots
 
@@ -107,8 +96,7 @@ class Scattered:
         try:
             place.spot.stand()
         except ServerUnavailable:
-            place.broke()
-            if place.stand_at <= time.monotonic():
+            if not place.breaks.broke():
                 self._send(place, place.spot.connect)
 
     def _send(self, place: _Place, do: Callable[[], None]) -> None:
@@ -124,10 +112,10 @@ class Scattered:
             except EchoMQError as error:
                 # What is wrong with the node, a look finds out and says: nobody stands there then.
                 _log.debug("%s", error)
-                place.stand_at = time.monotonic() + _BROKE_AGAIN
+                place.breaks.failed()
             except Exception:
                 _log.exception("Standing at %s failed; it is tried again.", place.spot.keys)
-                place.stand_at = time.monotonic() + _BROKE_AGAIN
+                place.breaks.failed()
 
     def tokens(self, ready: Collection[int] = ()) -> list[str]:
         """The queues to look at: their tokens have come, and each is spent, or may be lost with a connection.
@@ -142,7 +130,7 @@ class Scattered:
                 try:
                     came = spot.take(ready=bool(ready) and spot.fileno() in ready) is not None
                 except ServerUnavailable:
-                    place.broke()
+                    place.breaks.broke()
                     came = True
                 if came:
                     found.append(queue)
@@ -156,15 +144,13 @@ class Scattered:
         """Give a queue's token back for another worker to take."""
         spot = Spot((queue_key(queue, "wake"),), self._connection)
         self._passing = [errand for errand in self._passing if not errand.done]
-        self._passing.append(self._couriers.send(partial(spot.pass_on)))
+        self._passing.append(self._couriers.send(spot.pass_on))
 
     def close(self) -> None:
         """Close the connections, once nothing stands there any more, or their nodes do not answer."""
         self.leave()
-        until = time.monotonic() + _PARTING
-        for errand in (*self._passing, *(place.errand for place in self._places.values())):
-            if errand is not None:
-                errand.wait(max(until - time.monotonic(), 0.0))
+        standing = [place.errand for place in self._places.values() if place.errand is not None]
+        wait_for([*self._passing, *standing], _PARTING)
         for place in self._places.values():
             place.spot.close()
             if place.errand is not None:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
@@ -69,6 +70,13 @@ class Errand:
         with suppress(IndexError):
             while True:
                 self._then.popleft()()
+
+
+def wait_for(errands: Iterable[Errand], seconds: float) -> None:
+    """Wait until all have ended, for so many seconds at most."""
+    until = time.monotonic() + seconds
+    for errand in errands:
+        errand.wait(max(until - time.monotonic(), 0.0))
 
 
 class Couriers:

@@ -113,11 +113,9 @@ class Scripts:
         """
         call = Call(name, key, args, events)
         commands = [self._command(call)]
-        [reply] = self._send(commands, repeat)
-        if isinstance(reply, ResponseError):
-            [reply] = self._second_looks([call], commands, [reply], repeat)
-            if isinstance(reply, EchoMQError):
-                raise reply
+        [reply] = self._heeded([call], commands, self._send(commands, repeat), repeat)
+        if isinstance(reply, EchoMQError):
+            raise reply
         return reply
 
     def batch(self, calls: Sequence[Call], *, repeat: bool = True) -> list[Any]:
@@ -140,10 +138,7 @@ class Scripts:
           ServerUnavailable: when the connection dropped or no answer came in time.
         """
         commands = [self._command(call) for call in calls]
-        replies = self._send(commands, repeat)
-        if not any(isinstance(reply, ResponseError) for reply in replies):
-            return replies
-        return self._second_looks(calls, commands, replies, repeat)
+        return self._heeded(calls, commands, self._send(commands, repeat), repeat)
 
     def load(self, names: Sequence[str]) -> None:
         """Have the server know these scripts before they are called; what is missing then is loaded all the same.
@@ -212,10 +207,8 @@ class Scripts:
                 if isinstance(error.__cause__, redis.TimeoutError):
                     raise
                 self.close()
-                replies = self._exchange(_packed(commands), len(commands))
-        if not any(isinstance(reply, ResponseError) for reply in replies):
-            return replies
-        return self._second_looks(calls, commands, replies, True)
+                replies = self._send(commands, False)
+        return self._heeded(calls, commands, replies, True)
 
     def node_of(self, key: bytes) -> str:
         """The name of the node of a cluster that holds this key, as far as is known; waits for nobody."""
@@ -239,10 +232,10 @@ class Scripts:
             return ("EVALSHA", script.sha, 2, call.key, call.key + b"slot", *args)
         return ("EVALSHA", script.sha, 1, call.key, *args)
 
-    def _second_looks(
-        self, calls: Sequence[Call], commands: list[Packed], replies: list[Any], repeat: bool
-    ) -> list[Any]:
+    def _heeded(self, calls: Sequence[Call], commands: list[Packed], replies: list[Any], repeat: bool) -> list[Any]:
         """The replies once those calls were sent again that a refusal did not concern; errors are ours then."""
+        if not any(isinstance(reply, ResponseError) for reply in replies):
+            return replies
         demoted = [index for index, reply in enumerate(replies) if isinstance(reply, ReadOnlyError)]
         if demoted and not self.connection.is_cluster:
             # The master is another server now. What it refused did not run, so it is sent again, to the new one.

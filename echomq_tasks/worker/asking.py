@@ -139,10 +139,10 @@ class Asking:
             mine = places.get(line)
             wanted = 0
             if mine is not None:
-                if line.apart and line.is_away:
-                    # Others had better have the rest.
-                    mine = min(mine, 1)
                 if line.apart:
+                    if line.is_away:
+                        # Others had better have the rest.
+                        mine = min(mine, 1)
                     # The others' ends go to other nodes, and may come there later than this claim to its own.
                     own = len(runs) + len(ends)
                     mine = min(mine, own + min(spare[pool] for pool in line.pools))

@@ -42,22 +42,7 @@ class Ends:
     def hear(self, ask: Ask, verdicts: Sequence[Verdict | EchoMQError]) -> EchoMQError | None:
         """Note the verdicts on all ends in ``ask``; answers what kept some from being told, which are told again."""
         line = ask.line
-        failed: EchoMQError | None = None
-        spoilt: list[tuple[End, EchoMQError]] = []
-        heard = iter(zip([*ask.runs, *ask.ends], verdicts, strict=True))
-        try:
-            for end, verdict in heard:
-                if isinstance(verdict, Verdict):
-                    self._heard(line, end, verdict)
-                elif isinstance(verdict, (ServerError, ConfigError)):
-                    failed = verdict
-                    _keep(line, end)
-                else:
-                    spoilt.append((end, verdict))
-        finally:
-            # Left over when something was raised: they are told again.
-            for end, _ in heard:
-                _keep(line, end)
+        failed, spoilt = self._note(line, [*ask.runs, *ask.ends], verdicts)
         if len(spoilt) == 1:
             self._give_up(line, *spoilt[0])
         elif spoilt:
@@ -72,16 +57,32 @@ class Ends:
             verdicts = [answer.verdicts[0] for answer in answers]
         except (ServerError, ConfigError) as error:
             verdicts = [error] * len(ends)
-        failed = None
-        for end, verdict in zip(ends, verdicts, strict=True):
-            if isinstance(verdict, Verdict):
-                self._heard(line, end, verdict)
-            elif isinstance(verdict, (ServerError, ConfigError)):
-                failed = verdict
-                _keep(line, end)
-            else:
-                self._give_up(line, end, verdict)
+        failed, spoilt = self._note(line, ends, verdicts)
+        for spoiler in spoilt:
+            self._give_up(line, *spoiler)
         return failed
+
+    def _note(
+        self, line: Line, ends: Sequence[End], verdicts: Sequence[Verdict | EchoMQError]
+    ) -> tuple[EchoMQError | None, list[tuple[End, EchoMQError]]]:
+        """Note verdicts; answers what kept some ends from being told, and those that spoilt their call."""
+        failed: EchoMQError | None = None
+        spoilt: list[tuple[End, EchoMQError]] = []
+        heard = iter(zip(ends, verdicts, strict=True))
+        try:
+            for end, verdict in heard:
+                if isinstance(verdict, Verdict):
+                    self._heard(line, end, verdict)
+                elif isinstance(verdict, (ServerError, ConfigError)):
+                    failed = verdict
+                    _keep(line, end)
+                else:
+                    spoilt.append((end, verdict))
+        finally:
+            # Left over when something was raised: they are told again.
+            for end, _ in heard:
+                _keep(line, end)
+        return failed, spoilt
 
     def give_up_unsendable(self, asked: Sequence[Ask]) -> bool:
         """Give up those that cannot be sent as they are, and would take the others along; True if any was found."""

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import logging
-import math
 import select
 import time
 from collections.abc import Callable, Collection, Sequence
 
 from echomq_tasks.connection import Connection
 from echomq_tasks.errors import ServerUnavailable
+from echomq_tasks.queue.breaks import Breaks
 from echomq_tasks.queue.scattered import Scattered
 from echomq_tasks.queue.standing import Standing
 from echomq_tasks.worker.bell import Bell
 
 _log = logging.getLogger(__name__)
-
-#: Seconds for which nobody stands at the wake keys after the connection for that broke twice in this time.
-_BROKE_AGAIN = 1.0
 
 
 class Lookout:
@@ -40,7 +37,7 @@ class Lookout:
         self._standing: Standing | Scattered | None = None
         #: The monotonic second before which it does not stand, in a cluster at some queue.
         self.stand_at = 0.0
-        self._broke_at = -math.inf
+        self._breaks = Breaks()
 
     def stand(self, queues: Sequence[str]) -> None:
         """Stand at the wake keys of these queues, and at no others; in a cluster as soon as their nodes let it.
@@ -110,10 +107,8 @@ class Lookout:
             # If only this connection broke, a look finds the server there; if not, the look says so.
             _log.debug("%s", error)
             self._watch(())
-            now = time.monotonic()
-            if now - self._broke_at < _BROKE_AGAIN:
-                self.stand_at = now + _BROKE_AGAIN
-            self._broke_at = now
+            self._breaks.broke()
+            self.stand_at = self._breaks.until
             return queues
         if isinstance(self._standing, Scattered):
             # One of the connections may have broken.

@@ -98,12 +98,13 @@ class Rounds:
                 yield from ask.runs
                 yield from ask.ends
 
-    def begin(self, asked: Sequence[Ask], *, claiming: bool, of_one_node: bool = False) -> bool:
+    def begin(self, asked: Sequence[Ask], *, claiming: bool) -> bool:
         """Send one, in a cluster one to each node; answers False when nothing was sent."""
-        apart = asked[0].line.apart
-        if apart and not of_one_node:
-            sent = [self.begin(part, claiming=claiming, of_one_node=True) for part in _by_node(asked)]
-            return any(sent)
+        parts = _by_node(asked) if asked[0].line.apart else [asked]
+        sent = [self._send(part, claiming=claiming) for part in parts]
+        return any(sent)
+
+    def _send(self, asked: Sequence[Ask], *, claiming: bool) -> bool:
         lease = self._broker.lease
         held_until = lease_end(lease)
         try:
@@ -117,7 +118,7 @@ class Rounds:
             if not self._ends.give_up_unsendable(asked):
                 self._outage.begin(error)
             return False
-        patience = _LATE if apart else self._broker.connection.config.timeout
+        patience = _LATE if asked[0].line.apart else self._broker.connection.config.timeout
         begun = _Round(asked, trip, held_until, time.monotonic() + patience)
         # In this order: whoever counts what is untold may find it twice, but never nowhere.
         self._under_way.append(begun)

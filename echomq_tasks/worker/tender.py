@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from dramatiq.logging import get_logger
 
 from echomq_tasks.errors import EchoMQError
-from echomq_tasks.scripts.courier import Couriers, Errand
+from echomq_tasks.scripts.courier import Couriers, Errand, wait_for
 from echomq_tasks.worker.outage import Outage
 
 if TYPE_CHECKING:
@@ -66,9 +66,7 @@ class Tender(threading.Thread):
                 due = time.monotonic() + 1.0
             self._asked.wait(min(max(due - time.monotonic(), 0.0), 3600.0))
             self._asked.clear()
-        until = time.monotonic() + _PARTING
-        for errand in self._errands.values():
-            errand.wait(max(until - time.monotonic(), 0.0))
+        wait_for(self._errands.values(), _PARTING)
 
     def _tend(self) -> float:
         """Do what is due; answers when there is something to do again."""

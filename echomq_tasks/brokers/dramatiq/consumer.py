@@ -22,6 +22,7 @@ from echomq_tasks.brokers.dramatiq.tending import Tending
 from echomq_tasks.brokers.dramatiq.transport import settling, transport
 from echomq_tasks.errors import EchoMQError, ServerUnavailable
 from echomq_tasks.queue import Claimed, Queue, Release, Retry, Settlement, Verdict
+from echomq_tasks.queue.breaks import Breaks
 
 if TYPE_CHECKING:
     from echomq_tasks.brokers.dramatiq.broker import EchoMQBroker
@@ -58,7 +59,7 @@ class EchoMQConsumer(Consumer):
         self._parking = queue.parking()
         self._look_at = 0.0
         self._tending = Tending(broker, queue, self._beat)
-        self._broke_at = -math.inf
+        self._breaks = Breaks()
         self._closed = False
         # True while the last claim got all it asked for, so that more is likely waiting.
         self._backlog = False
@@ -104,10 +105,8 @@ class EchoMQConsumer(Consumer):
         except ServerUnavailable:
             # Raised, it would keep this queue from being served until the worker has restarted its consumer. If only
             # this connection broke, a look finds the server there; if not, the look says so.
-            now = time.monotonic()
-            if now - self._broke_at < 1.0:
+            if self._breaks.broke():
                 raise
-            self._broke_at = now
             return True
 
     def _look(self, deadline: float) -> None:

@@ -296,17 +296,15 @@ def decode(job: Job | JobInfo, queue_name: str) -> Message[Any]:
                 value = _LEFT_OUT[name](job.id)
             except InvalidId as error:
                 raise DecodeError(f"its {name} was left out, and {error}", job.payload, error) from error
-        if type(value) is not kind and not isinstance(value, kind):
+        if not isinstance(value, kind):
             raise DecodeError(f"the message's {name} is a {type(value).__name__}", job.payload, None)
         found[name] = value
     found["args"] = tuple(found["args"])
-    if "eta" in found["options"]:
-        # A worker would hold a message with an eta in its memory. Those that came through the broker were held by the
-        # server; another producer's runs now, for whoever wants a job later puts it on the schedule.
-        eta = found["options"].pop("eta")
-        if eta is not None:
-            text = "The eta %r in the payload of job %s is not heeded: enqueue the job with a delay."
-            _log.warning(text, eta, job.id)
+    # A worker would hold a message with an eta in its memory. Those that came through the broker were held by the
+    # server; another producer's runs now, for whoever wants a job later puts it on the schedule.
+    eta = found["options"].pop("eta", None)
+    if eta is not None:
+        _log.warning("The eta %r in the payload of job %s is not heeded: enqueue the job with a delay.", eta, job.id)
     # The worker finds the consumer of a message by the name of this queue, whatever the producer wrote. The fields are
     # what Dramatiq's own constructor would make of them, one by one and past its freezing.
     message: Message[Any] = object.__new__(Message)
