@@ -78,10 +78,11 @@ class Ends:
                     _keep(line, end)
                 else:
                     spoilt.append((end, verdict))
-        finally:
-            # Left over when something was raised: they are told again.
-            for end, _ in heard:
+        except BaseException:
+            # Those of which nothing was made yet are told again.
+            for end, _ in (*spoilt, *heard):
                 _keep(line, end)
+            raise
         return failed, spoilt
 
     def give_up_unsendable(self, asked: Sequence[Ask]) -> bool:
