@@ -1,11 +1,15 @@
-"""The workers that the tests of this directory, but not of those below it, run under."""
+"""Two processes with a table, and the workers that the tests of this directory, not of those below, run under."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from support.pairs import CLOCKS, Pair
 from support.workers import choose
+
+from echomq_tasks.connection import Connection
 
 #: The modules whose tests run under Dramatiq's worker and under ours; the others run under Dramatiq's ...
 BOTH_WORKERS = set("actor broker_idle broker_leases flow_actors results_backend results_faults".split())
@@ -28,3 +32,19 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Choose the workers."""
     if metafunc.definition.path.parent == Path(__file__).parent:
         choose(metafunc, BOTH_WORKERS, INTO_DRAMATIQS | IN_COMMON)
+
+
+@pytest.fixture
+def pair(standalone: Connection) -> Iterator[Pair]:
+    """Two processes with one table; the clock of the one that holds its values is hours ahead."""
+    made = Pair(standalone)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def two(standalone: Connection) -> Iterator[Pair]:
+    """Two processes with one table, whose clocks agree."""
+    made = Pair(standalone, CLOCKS["agree"])
+    yield made
+    made.close()

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import logging
-import os
 import re
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -240,11 +238,8 @@ def test_a_server_that_hangs_is_told_of_the_end_once(
             eventually(lambda: consumer.tally.handled == 1 and blocked(own_server.client()))
             tidy = Member.tidy
             monkeypatch.setattr(Member, "tidy", lambda self, *args: (told.append(args[1]), tidy(self, *args)))
-            os.kill(own_server.pid, signal.SIGSTOP)
-            try:
+            with own_server.hung():
                 run.end()
-            finally:
-                os.kill(own_server.pid, signal.SIGCONT)
     assert told == [consumer.name]
 
 

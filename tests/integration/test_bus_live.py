@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import logging
-import os
 import re
 import signal
 import threading
@@ -323,17 +322,16 @@ def test_a_subscription_that_is_interrupted_leaves_nothing_behind(
     own_server: ServerProcess,
 ) -> None:
     with connect(own_server.url) as connection, Bus(connection) as bus:
-        os.kill(own_server.pid, signal.SIGSTOP)
-        before = signal.signal(signal.SIGUSR1, _interrupt)
-        alarm = threading.Timer(0.05, signal.pthread_kill, (threading.get_ident(), signal.SIGUSR1))
-        alarm.start()
-        try:
-            with pytest.raises(KeyboardInterrupt):
-                bus.subscribe("q")
-        finally:
-            alarm.join()
-            signal.signal(signal.SIGUSR1, before)
-            os.kill(own_server.pid, signal.SIGCONT)
+        with own_server.hung():
+            before = signal.signal(signal.SIGUSR1, _interrupt)
+            alarm = threading.Timer(0.05, signal.pthread_kill, (threading.get_ident(), signal.SIGUSR1))
+            alarm.start()
+            try:
+                with pytest.raises(KeyboardInterrupt):
+                    bus.subscribe("q")
+            finally:
+                alarm.join()
+                signal.signal(signal.SIGUSR1, before)
         eventually(lambda: not hub_threads())
         eventually(lambda: not listeners(connection))
 

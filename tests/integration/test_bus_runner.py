@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
-import signal
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -253,8 +251,7 @@ def test_a_stop_does_not_wait_for_a_server_that_hangs_once_nothing_is_in_hand(
         runner = Runner([bus])
         runner.start()
         assert entered.wait(20)
-        os.kill(own_server.pid, signal.SIGSTOP)
-        try:
+        with own_server.hung():
             # It is at work, and so waited for.
             assert not runner.stop(timeout=0.5)
             assert runner.running
@@ -263,8 +260,6 @@ def test_a_stop_does_not_wait_for_a_server_that_hangs_once_nothing_is_in_hand(
             assert done.is_set()
             assert not runner.running
             assert "echomq-group-billing gets no answer from its server, and is left behind" in caplog.text
-        finally:
-            os.kill(own_server.pid, signal.SIGCONT)
         eventually(lambda: not [each for each in threading.enumerate() if each.name == "echomq-group-billing"])
         assert bus.groups(queue_name, "audit")[0].pending == 0
 

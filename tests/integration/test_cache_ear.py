@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import gc
-import os
-import signal
 import socket
 import ssl
 import subprocess
@@ -224,11 +222,8 @@ def test_a_server_that_says_nothing_is_given_up(own_server: ServerProcess, monke
         before = pings()
         eventually(lambda: pings() > before + 1)
         assert listener.told == []
-        os.kill(own_server.pid, signal.SIGSTOP)
-        try:
+        with own_server.hung():
             eventually(lambda: listener.told == ["lost"], 20)
-        finally:
-            os.kill(own_server.pid, signal.SIGCONT)
         eventually(lambda: listener.told == ["lost", "back"], 20)
         listener.hears(connection)
 

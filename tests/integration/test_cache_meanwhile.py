@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,18 +11,10 @@ from support.stepping import CutReach, Going
 
 from echomq_tasks.cache.call import Call
 from echomq_tasks.cache.frames import tag_id
-from echomq_tasks.connection import Connection
 from echomq_tasks.identity import brand
 
 #: Versions that no clock gives: of long ago, and of a time to come.
 OLD, FAR = brand("ROW", 1), brand("ROW", 2**62)
-
-
-@pytest.fixture
-def pair(standalone: Connection) -> Iterator[Pair]:
-    made = Pair(standalone)
-    yield made
-    made.close()
 
 
 # While a write is told.

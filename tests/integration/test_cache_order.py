@@ -6,7 +6,7 @@ other writes; and once the first has heard of that, or has been told, it never g
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -17,13 +17,6 @@ from support.stepping import Cache
 from echomq_tasks.cache.frames import coherence_message
 from echomq_tasks.connection import Connection
 from echomq_tasks.identity import brand
-
-
-@pytest.fixture
-def pair(standalone: Connection) -> Iterator[Pair]:
-    made = Pair(standalone)
-    yield made
-    made.close()
 
 
 def alone(pair: Pair, what: str, request: int) -> None:

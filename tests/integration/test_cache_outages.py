@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import os
 import secrets
-import signal
 import threading
-from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
@@ -198,15 +194,6 @@ def test_a_payment_in_vain_is_not_tried_again_by_those_who_waited_for_it(standal
 # A server that hangs.
 
 
-@contextlib.contextmanager
-def hung(server: ServerProcess) -> Iterator[None]:
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
-
-
 @pytest.fixture
 def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody waits for long, and neither do the tests."""
@@ -223,7 +210,7 @@ def test_who_calls_goes_on_without_a_server_that_hangs(own_server: ServerProcess
     with patient(own_server) as connection:
         table = Table("hung", "ROW", connection, loader_timeout=20)
         assert table.fetch(KEY, lambda: "old") == "old"
-        with hung(own_server):
+        with own_server.hung():
             # Threads that have a connection, those that need one, and the versions, whose node id is due.
             lease = Scripts.of(reach_of(table).shared.connection(None)).mint._node.__self__  # type: ignore[attr-defined]  # noqa: SLF001
             lease._fresh_until = 0.0  # noqa: SLF001
@@ -256,7 +243,7 @@ def test_a_task_goes_on_without_a_server_that_hangs(own_server: ServerProcess, w
                     await table.arefresh(id, load)
                     table._parts.l1.clear()  # noqa: SLF001 - as another process has it
                     assert await table.afetch(id, load) == "loaded"
-            with hung(own_server):
+            with own_server.hung():
                 assert await table.afetch(KEY, load) == "loaded"
                 assert reach_of(table).away
 
@@ -270,7 +257,7 @@ def test_the_first_call_of_all_goes_on_without_a_server_that_hangs(
     monkeypatch.setattr(reaching, "_DEFAULT", Shared())
     monkeypatch.setenv("EMQ_URL", f"{own_server.url}?timeout=600&connect_timeout=600")
     table = Table("hung", "ROW")
-    with hung(own_server):
+    with own_server.hung():
         assert table.fetch(KEY, lambda: "loaded") == "loaded"
         assert not table.invalidate(KEY)
 

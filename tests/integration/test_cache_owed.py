@@ -25,13 +25,6 @@ from echomq_tasks.scripts import load_scripts
 V3, V5 = brand("ROW", 3), brand("ROW", 5)
 
 
-@pytest.fixture
-def pair(standalone: Connection) -> Iterator[Pair]:
-    made = Pair(standalone)
-    yield made
-    made.close()
-
-
 @pytest.mark.parametrize("write", WRITES)
 def test_what_another_process_has_applied_first_is_still_told_to_all(pair: Pair, write: str) -> None:
     assert pair.fetch(pair.holder, "old") == pair.fetch(pair.writer, "old") == "old"

@@ -2,24 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 from support.children import in_child
-from support.pairs import CLOCKS, KEY, WRITES, Pair
+from support.pairs import KEY, WRITES, Pair
 from support.stepping import Cache, Going
 
-from echomq_tasks.connection import Connection
 from echomq_tasks.identity import brand
 from echomq_tasks.keyspace import cache_key
-
-
-@pytest.fixture
-def two(standalone: Connection) -> Iterator[Pair]:
-    made = Pair(standalone, CLOCKS["agree"])
-    yield made
-    made.close()
 
 
 @pytest.fixture(params=WRITES)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from support.caches import tables
 from support.pairs import CLOCKS, KEY, TAG, Pair, call, refresh
@@ -11,20 +9,6 @@ from support.stepping import Going
 
 from echomq_tasks.cache.frames import coherence_message
 from echomq_tasks.connection import Connection
-
-
-@pytest.fixture
-def pair(standalone: Connection) -> Iterator[Pair]:
-    made = Pair(standalone)
-    yield made
-    made.close()
-
-
-@pytest.fixture
-def two(standalone: Connection) -> Iterator[Pair]:
-    made = Pair(standalone, CLOCKS["agree"])
-    yield made
-    made.close()
 
 
 @pytest.mark.parametrize("until", ["claimed", "loaded"])

@@ -361,11 +361,8 @@ def test_a_server_that_hangs_is_left_when_its_time_is_up(
         log.append({"n": "0"})
         with following(log.tail("head")) as found:
             eventually(lambda: found.texts() == ["0"])
-            os.kill(own_server.pid, signal.SIGSTOP)
-            try:
+            with own_server.hung():
                 eventually(lambda: "tries to get back" in caplog.text)
-            finally:
-                os.kill(own_server.pid, signal.SIGCONT)
             eventually(lambda: _append(log, "1"))
             eventually(lambda: found.texts() == ["0", "1"])
 

@@ -10,7 +10,8 @@ import socket
 import subprocess
 import sys
 import weakref
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 import redis
@@ -78,7 +79,7 @@ def give_back(port: int) -> None:
 
 
 class ServerProcess:
-    """One server process with its directory; it may be killed, stopped, paused and started again on the same port.
+    """One server process with its directory; it may be killed, stopped, paused, hung and started again on its port.
 
     ``appendonly`` keeps every acknowledged write over a kill (fsync on each); without it nothing is kept.
     ``options`` are further arguments of the server, e.g. ``["--maxmemory", "8mb"]``; the port is one of ``ports``.
@@ -207,6 +208,18 @@ class ServerProcess:
     def pause(self, ms: int) -> None:
         """Let every command of every client wait for ``ms`` milliseconds, this one included from the next on."""
         self.client().client_pause(ms)
+
+    @contextmanager
+    def hung(self) -> Iterator[None]:
+        """It accepts connections, and answers nothing, until the block is left."""
+        process = self._process
+        assert process is not None, "the server is not running"
+        process.send_signal(signal.SIGSTOP)
+        try:
+            yield
+        finally:
+            # Does nothing to one that was killed meanwhile.
+            process.send_signal(signal.SIGCONT)
 
     def kill(self) -> None:
         """End the process with SIGKILL, as a crash would. Does nothing when it is not running."""

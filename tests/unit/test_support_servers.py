@@ -66,6 +66,26 @@ def test_pause_holds_every_command_back(own_server: ServerProcess) -> None:
     assert own_server.client().get("k") is None
 
 
+def test_a_hung_server_accepts_and_answers_nothing_until_the_block_is_left_however_that_is(
+    own_server: ServerProcess,
+) -> None:
+    def give_up() -> None:
+        with own_server.hung(), hasty:
+            hasty.ping()
+
+    hasty = redis.Redis(host="127.0.0.1", port=own_server.port, socket_timeout=0.2, retry=Retry(NoBackoff(), 0))
+    with pytest.raises(redis.TimeoutError):
+        give_up()
+    assert own_server.client().ping()
+
+
+def test_a_server_may_be_killed_while_it_hangs(own_server: ServerProcess) -> None:
+    with own_server.hung():
+        own_server.kill()
+    own_server.start()
+    assert own_server.client().ping()
+
+
 def test_a_taken_port_is_given_up_for_another_on_the_first_start_only(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

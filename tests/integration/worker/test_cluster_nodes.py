@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import os
 import secrets
-import signal
 import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -60,14 +58,9 @@ class Nodes:
     def _owner(self, key: bytes) -> ServerProcess:
         return next(node for low, high, node in self._owners if low <= slot(key) <= high)
 
-    @contextmanager
-    def hung(self) -> Iterator[None]:
+    def hung(self) -> AbstractContextManager[None]:
         """The sick node takes what it is sent, and does not answer."""
-        os.kill(self.node.pid, signal.SIGSTOP)
-        try:
-            yield
-        finally:
-            os.kill(self.node.pid, signal.SIGCONT)
+        return self.node.hung()
 
 
 @pytest.fixture
@@ -146,9 +139,16 @@ def has_left(worker: Worker) -> bool:
     return stands_at(worker) and all(place.errand is None or place.errand.done for place in places.values())
 
 
-def unseen(worker: Worker, name: str) -> None:
-    """Wait until the next free place is used for a look at this queue."""
-    eventually(lambda: line(worker, name).seen_at < time.monotonic() - 0.1)
+@contextmanager
+def asked_in_vain(nodes: Nodes, jobs: Jobs, worker: Worker) -> Iterator[None]:
+    """A job waits on the sick node, which hangs; and the worker has a place, with which it asks there next."""
+    jobs.start(nodes.well, 1)
+    jobs.send(nodes.sick, 1)
+    with nodes.hung():
+        # Long enough for the next free place to be used for a look there.
+        eventually(lambda: line(worker, nodes.sick).seen_at < time.monotonic() - 0.1)
+        jobs.gates[nodes.well].set()
+        yield
 
 
 def test_ends_that_a_hung_node_is_not_told_of_take_no_places_from_other_queues(
@@ -302,11 +302,7 @@ def test_what_a_claim_brings_after_the_worker_was_abandoned_goes_to_the_next_cla
 ) -> None:
     jobs = open_jobs(lease=PATIENCE * 2)
     worker = jobs.work(threads=1)
-    jobs.start(nodes.well, 1)
-    jobs.send(nodes.sick, 1)
-    with nodes.hung():
-        unseen(worker, nodes.sick)
-        jobs.gates[nodes.well].set()
+    with asked_in_vain(nodes, jobs, worker):
         eventually(lambda: line(worker, nodes.sick).claims == 1)
         worker.abandon(timeout=500)
         eventually(lambda: not worker._pump.is_alive())  # noqa: SLF001
@@ -326,11 +322,7 @@ def test_a_claim_that_is_answered_late_runs_or_is_given_back_when_the_worker_is_
 ) -> None:
     jobs = open_jobs()
     worker = jobs.work(threads=1)
-    jobs.start(nodes.well, 1)
-    jobs.send(nodes.sick, 1)
-    with nodes.hung():
-        unseen(worker, nodes.sick)
-        jobs.gates[nodes.well].set()
+    with asked_in_vain(nodes, jobs, worker):
         eventually(lambda: line(worker, nodes.sick).late)
         pausing = threading.Thread(target=worker.pause, daemon=True)
         pausing.start()

@@ -179,7 +179,8 @@ def test_what_was_claimed_and_not_started_goes_back_when_the_worker_stops(
     options = {"broker": shop.broker, "queue_name": f"{queue_name}-batch", "actor_name": "batched"}
     batched = actor(batch=10, batch_wait=60.0, **options)(lambda numbers: None)
     worker = shop.work(threads=3)
-    # Nobody is woken: what is claimed lies there.
+    # Nobody is woken, and nobody is still awake: what is claimed lies there.
+    eventually(lambda: len(worker._crew._asleep) == worker.worker_threads)  # noqa: SLF001
     monkeypatch.setattr(worker._crew, "push", worker._crew.ready.extend)  # noqa: SLF001
     ids = [never.send().job_id for _ in range(2)]
     member = batched.send(1).job_id

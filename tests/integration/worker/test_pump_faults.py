@@ -248,7 +248,8 @@ def test_a_stop_waits_for_no_server_to_give_back_what_comes_back_by_itself(
     send = shop.actor(lambda: None, queue_name).send
     worker = shop.work(threads=2)
     eventually(lambda: queue_name in worker._pump.lines)  # noqa: SLF001
-    # Nobody is woken: what is claimed lies there.
+    # Nobody is woken, and nobody is still awake: what is claimed lies there.
+    eventually(lambda: len(worker._crew._asleep) == worker.worker_threads)  # noqa: SLF001
     monkeypatch.setattr(worker._crew, "push", worker._crew.ready.extend)  # noqa: SLF001
     send()
     send()

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import os
 import select
-import signal
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -25,16 +22,6 @@ from echomq_tasks.worker import Worker, ends
 from echomq_tasks.worker.rounds import Rounds
 
 Shops = Callable[..., Any]
-
-
-@contextmanager
-def hung(server: ServerProcess) -> Iterator[None]:
-    """The server takes what it is sent, and does not answer."""
-    os.kill(server.pid, signal.SIGSTOP)
-    try:
-        yield
-    finally:
-        os.kill(server.pid, signal.SIGCONT)
 
 
 class Gated:
@@ -71,7 +58,7 @@ def test_an_end_is_told_before_the_last_round_trip_is_answered(
 ) -> None:
     shop = open_shop(url=own_server.url)
     gated = Gated(shop, queue_name, 3)
-    with hung(own_server):
+    with own_server.hung():
         gated.gates[0].set()
         eventually(lambda: len(gated.rounds) == 1)
         gated.gates[1].set()
@@ -97,7 +84,7 @@ def test_what_is_not_answered_in_time_is_told_again_and_nobody_waits_twice(
             late.append(options.get("late", False))
         return receive(self, count, **options)
 
-    with hung(own_server):
+    with own_server.hung():
         monkeypatch.setattr(Wire, "receive", note)
         gated.gates[0].set()
         eventually(lambda: len(gated.rounds) == 1)
@@ -117,7 +104,7 @@ def test_a_connection_that_breaks_under_two_round_trips_loses_and_doubles_nothin
 ) -> None:
     shop = open_shop(url=own_server.url)
     gated = Gated(shop, queue_name, 2)
-    with hung(own_server):
+    with own_server.hung():
         for number in range(2):
             gated.gates[number].set()
             eventually(lambda number=number: len(gated.rounds) == number + 1)  # type: ignore[misc]
@@ -132,7 +119,7 @@ def test_a_stop_waits_for_the_answers(open_shop: Shops, own_server: ServerProces
     shop = open_shop(url=own_server.url)
     gated = Gated(shop, queue_name, 2)
     stopping = threading.Thread(target=gated.worker.stop, daemon=True)
-    with hung(own_server):
+    with own_server.hung():
         gated.gates[0].set()
         eventually(lambda: len(gated.rounds) == 1)
         stopping.start()
@@ -152,7 +139,7 @@ def test_two_claims_under_way_never_hold_more_jobs_than_there_are_places(
     shop = open_shop(url=own_server.url)
     gated = Gated(shop, queue_name, 4, waiting=20)
     line = gated.worker._pump.lines[queue_name]  # noqa: SLF001
-    with hung(own_server):
+    with own_server.hung():
         for number in range(2):
             gated.gates[number].set()
             eventually(lambda number=number: line.claims == number + 1)  # type: ignore[misc]
