@@ -30,6 +30,8 @@ def main() -> None:
     if place["role"] == "worker":
         base.use(Tally(place["tally"], place["slot"]))
     peer = adapter(place["url"], place["variant"], place["concurrency"])
+    if place["two_queues"]:
+        peer.open_second_queue()
     if place["role"] == "client":
         serve(peer, out)
     else:

@@ -68,22 +68,23 @@ class Contestant:
             self.faults.append(words)
 
     @contextmanager
-    def client(self) -> Iterator[PeerProcess]:
+    def client(self, *, two_queues: bool = False) -> Iterator[PeerProcess]:
         """A process that sends."""
-        with self._process("client", 8, 0) as process:
+        with self._process("client", 8, 0, two_queues) as process:
             yield process
 
     @contextmanager
-    def workers(self, processes: int, concurrency: int) -> Iterator[Workers]:
+    def workers(self, processes: int, concurrency: int, *, two_queues: bool = False) -> Iterator[Workers]:
         """Processes that work, ready to be told to go."""
         self.tally.clear()
         with ExitStack() as stack:
-            started = [stack.enter_context(self._process("worker", concurrency, slot)) for slot in range(processes)]
-            yield Workers(self, started)
+            contexts = [self._process("worker", concurrency, slot, two_queues) for slot in range(processes)]
+            yield Workers(self, [stack.enter_context(context) for context in contexts])
 
     @contextmanager
-    def _process(self, role: str, concurrency: int, slot: int) -> Iterator[PeerProcess]:
+    def _process(self, role: str, concurrency: int, slot: int, two_queues: bool) -> Iterator[PeerProcess]:
         place = {"url": self.server.url, "concurrency": concurrency, "tally": str(self.tally_path), "slot": slot}
+        place["two_queues"] = two_queues
         with PeerProcess(self.python, peer=self.peer, variant=self.variant, role=role, **place) as process:
             process.answer()
             yield process

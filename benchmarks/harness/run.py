@@ -183,7 +183,7 @@ def _of_some(plan: Plan, record: Record, contestants: list[Contestant]) -> None:
             fastest.setdefault(other.peer, other)
     ours = [contestant for contestant in contestants if contestant.ours]
     if "growth" in plan.only:
-        for depth in plan.scale.depths:
+        for depth in list(plan.scale.depths) * plan.rounds:
             # A queue without a bulk call would take minutes to fill.
             able = [other for other in fastest.values() if other.about["bulk"] or depth <= 10_000]
             for contestant in ours + able[:FASTEST]:

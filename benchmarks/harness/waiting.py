@@ -35,9 +35,9 @@ def aside(contestant: Contestant) -> Figures:
     """
     contestant.server.clear()
     jobs = int(8 / NAP * (WARM_UP + contestant.scale.pickups) * BUSY)
-    with contestant.client() as client:
+    with contestant.client(two_queues=True) as client:
         client.order(do="send", job="nap", jobs=jobs, many=True)
-        with contestant.workers(1, 8) as workers:
+        with contestant.workers(1, 8, two_queues=True) as workers:
             workers.go()
             time.sleep(1)
             return _delays(contestant, client, workers, "aside", beside=jobs // 4)

@@ -113,7 +113,7 @@ class Adapter:
     note = ""
     #: Whether :meth:`send_many` is a call of the queue's own for many jobs.
     bulk = True
-    #: Whether there is :meth:`send_aside`, and workers that serve two queues.
+    #: Whether it can :meth:`open_second_queue`.
     two_queues = False
 
     def __init__(self, url: str, variant: str, concurrency: int) -> None:
@@ -139,8 +139,12 @@ class Adapter:
         """Send one `clock`, with the time of now."""
         raise NotImplementedError
 
+    def open_second_queue(self) -> None:
+        """Have a second queue, which workers serve beside the first; asked before anything is sent or run."""
+        raise NotImplementedError
+
     def send_aside(self) -> None:
-        """Send one `clock` to a second queue, which the workers serve beside the first."""
+        """Send one `clock` to the second queue."""
         raise NotImplementedError
 
     def work(self) -> None:

@@ -32,7 +32,6 @@ class Peer(base.Adapter):
         self._broker = RedisBroker(url=url)
         dramatiq.set_broker(self._broker)
         self._actors = {name: dramatiq.actor(job) for name, job in base.JOBS.items()}
-        self._aside = dramatiq.actor(base.clock, actor_name="aside", queue_name="aside")
 
     def send(self, job: str, jobs: int) -> None:
         send = self._actors[job].send
@@ -42,8 +41,11 @@ class Peer(base.Adapter):
     def send_clock(self) -> None:
         self._actors["clock"].send(sent=time.time())
 
+    def open_second_queue(self) -> None:
+        self._actors["aside"] = dramatiq.actor(base.clock, actor_name="aside", queue_name="aside")
+
     def send_aside(self) -> None:
-        self._aside.send(sent=time.time())
+        self._actors["aside"].send(sent=time.time())
 
     def work(self) -> None:
         worker = Worker(self._broker, worker_threads=self.concurrency)

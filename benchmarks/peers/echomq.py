@@ -34,9 +34,8 @@ class Peer(base.Adapter):
         super().__init__(url, variant, concurrency)
         self._broker = EchoMQBroker(url)
         dramatiq.set_broker(self._broker)
-        jobs = base.ASYNC_JOBS if variant == "asyncio" else base.JOBS
-        self._actors = {name: actor(job, actor_name=name) for name, job in jobs.items()}
-        self._aside = actor(jobs["clock"], actor_name="aside", queue_name="aside")
+        self._jobs = base.ASYNC_JOBS if variant == "asyncio" else base.JOBS
+        self._actors = {name: actor(job, actor_name=name) for name, job in self._jobs.items()}
 
     def send(self, job: str, jobs: int) -> None:
         send = self._actors[job].send
@@ -51,8 +50,11 @@ class Peer(base.Adapter):
     def send_clock(self) -> None:
         self._actors["clock"].send(sent=time.time())
 
+    def open_second_queue(self) -> None:
+        self._actors["aside"] = actor(self._jobs["clock"], actor_name="aside", queue_name="aside")
+
     def send_aside(self) -> None:
-        self._aside.send(sent=time.time())
+        self._actors["aside"].send(sent=time.time())
 
     def work(self) -> None:
         if self.variant == "dramatiq's worker":
