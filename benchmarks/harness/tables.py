@@ -118,7 +118,7 @@ def _head(record: Record) -> str:
     disk = "with an append-only file" if about["append only"] else "with nothing on disk"
     return (
         f"{about['date']}; {about['machine']}; {about['server']} on the loopback, {disk}. "
-        f"{medians(record).capitalize()}, with the lowest and the highest; idle and growth of one. "
+        f"{medians(record).capitalize()}, with the lowest and the highest; idle of one. "
         f"Concurrency 8 unless it says otherwise."
     )
 
@@ -145,9 +145,8 @@ def _growth(record: Record) -> str:
     rows = []
     for figure in ("enqueue one jobs/s", "enqueue bulk jobs/s", "drain jobs/s", "drain server us"):
         for name in ordered(record):
-            values = [record.median(depth, figure, name) for depth in depths]
-            if any(value is not None for value in values):
-                cells = ["" if value is None else number(value) for value in values]
+            cells = [spread(record.values(depth, figure, name)) for depth in depths]
+            if any(cells):
                 rows.append([figure, _label(record, name), *cells])
     titles = [f"{int(depth.split()[1]):,} waiting" for depth in depths]
     return "### Growth\n\n" + grid(["", "", *titles], rows)
