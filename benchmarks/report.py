@@ -1,4 +1,4 @@
-"""Tables and a chart of what `queues.py` found: `python benchmarks/report.py RUN.json --svg CHART.svg > TABLES.md`."""
+"""Tables and a chart of what `queues.py` found: `python benchmarks/report.py RUN.json --svg CHART.svg > PAGE.md`."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def document(record: Record) -> str:
         ("Server bytes a waiting job; as advised is `hash-max-listpack-value 1024`", MEMORY),
     ):
         if any(record.figures.get(column.measure) for column in columns):
-            parts.append(f"### {title}\n\n{_by_variant(record, columns)}")
+            parts.append(f"## {title}\n\n{_by_variant(record, columns)}")
     parts += [part for part in (_growth(record), _long(record), _ceilings(record), _goals(record)) if part]
     parts += [_trouble(record), _settings(record)]
     return "\n\n".join(parts) + "\n"
@@ -117,9 +117,10 @@ def _head(record: Record) -> str:
     about = record.about
     disk = "with an append-only file" if about["append only"] else "with nothing on disk"
     return (
+        "# Beside other queues\n\n"
         f"{about['date']}; {about['machine']}; {about['server']} on the loopback, {disk}. "
-        f"{medians(record).capitalize()}, with the lowest and the highest; idle of one. "
-        f"Concurrency 8 unless it says otherwise."
+        f"{medians(record).capitalize()}, with the lowest and the highest; idle, and very many jobs, of one. "
+        f"Concurrency 8 unless it says otherwise. How it is measured: `benchmarks/README.md`."
     )
 
 
@@ -149,7 +150,7 @@ def _growth(record: Record) -> str:
             if any(cells):
                 rows.append([figure, _label(record, name), *cells])
     titles = [f"{int(depth.split()[1]):,} waiting" for depth in depths]
-    return "### Growth\n\n" + grid(["", "", *titles], rows)
+    return "## Growth\n\n" + grid(["", "", *titles], rows)
 
 
 def _long(record: Record) -> str:
@@ -158,7 +159,7 @@ def _long(record: Record) -> str:
         return ""
     names = [name for name in ordered(record) if any(name in values for values in figures.values())]
     rows = [[figure, *(spread(values.get(name, [])) for name in names)] for figure, values in figures.items()]
-    return "### Very many jobs through one process\n\n" + grid(["", *names], rows)
+    return "## Very many jobs through one process\n\n" + grid(["", *names], rows)
 
 
 def _ceilings(record: Record) -> str:
@@ -168,12 +169,12 @@ def _ceilings(record: Record) -> str:
         [way, spread(figures.get("enqueue jobs/s", [])), spread(figures.get("drain jobs/s", []))]
         for way, figures in record.ceilings.items()
     ]
-    return "### The ceilings: two bare scripts, jobs a second\n\n" + grid(["", "enqueue", "claim and complete"], rows)
+    return "## The ceilings: two bare scripts, jobs a second\n\n" + grid(["", "enqueue", "claim and complete"], rows)
 
 
 def _goals(record: Record) -> str:
     rows = [[goal.what, goal.wanted, goal.found, "yes" if goal.reached else "**no**"] for goal in goals(record)]
-    return "### The goals\n\n" + grid(["", "goal", "found", "reached"], rows) if rows else ""
+    return "## The goals\n\n" + grid(["", "goal", "found", "reached"], rows) if rows else ""
 
 
 def _trouble(record: Record) -> str:
@@ -186,11 +187,11 @@ def _trouble(record: Record) -> str:
             if variant["server"] != record.about["server"]
         }
     )
-    return "### What did not go right\n\n" + ("\n".join(lines) or "Nothing: every queue ran each job exactly once.")
+    return "## What did not go right\n\n" + ("\n".join(lines) or "Nothing: every queue ran each job exactly once.")
 
 
 def _settings(record: Record) -> str:
     rows = [
         [name, variant["version"], variant["settings"], variant["note"]] for name, variant in record.variants.items()
     ]
-    return "### Versions and settings\n\n" + grid(["", "version", "set", "to know"], rows)
+    return "## Versions and settings\n\n" + grid(["", "version", "set", "to know"], rows)

@@ -49,7 +49,7 @@ def test_a_tiny_run_of_ours_measures_and_reports(tmp_path: Path) -> None:
 
     assert run(str(BENCHMARKS / "report.py"), str(figures), "--svg", str(picture)) == printed
     assert "| **echomq threads** |" in printed
-    assert "### The goals" not in printed, "there is nothing to compare with"
+    assert "## The goals" not in printed, "there is nothing to compare with"
     texts = [text for each in ElementTree.parse(picture).iter() if (text := each.text) and each.tag.endswith("text")]
     assert VARIANT in texts
 
