@@ -263,7 +263,7 @@ def test_renewals_that_fail_are_told_of_once_and_so_is_their_success(
     delivery = eventually(lambda: next(consumer), PATIENCE)
     assert tried()
     (warning,) = said()
-    assert warning.startswith("The leases of what this process holds (1 job, running or still to be settled)")
+    assert warning.startswith("The leases of 1 of 1 jobs that this process holds, running or still to be settled")
     assert warning.endswith("other workers may run these jobs: nobody there")
     away = False
     assert tried()

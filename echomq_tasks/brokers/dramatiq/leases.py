@@ -97,28 +97,31 @@ class LeaseKeeper:
         pause = beat
         while not stop.wait(pause):
             held = list(self._held.copy().values())
+            renewed_until = lease_end(self._lease)
             try:
                 self._renew(held)
                 self._succeeded(held)
                 pause = beat
             except EchoMQError as error:
-                self._failed(held, error)
+                # In a cluster, only those on a node that is away.
+                left_out = [each for each in held if each.held_until < renewed_until and not each.lost]
+                self._failed(left_out, len(held), error)
                 pause = min(beat / 4, 1.0)
             except Exception:
                 pause = beat
                 _log.exception("lease renewal failed; trying again in %.1f s", beat)
 
-    def _failed(self, held: list[Delivery], error: EchoMQError) -> None:
+    def _failed(self, left_out: list[Delivery], held: int, error: EchoMQError) -> None:
         if self._failing_since is not None:
-            _log.debug("The leases of %d jobs were not renewed again: %s", len(held), error)
+            _log.debug("The leases of %d of %d jobs were not renewed again: %s", len(left_out), held, error)
             return
         self._failing_since = time.monotonic()
-        left = min(each.held_until for each in held) - lease_end(0)
+        left = min((each.held_until for each in left_out), default=0.0) - lease_end(0)
         _log.warning(
-            "The leases of what this process holds (%d %s, running or still to be settled) are not renewed, which is "
-            "tried again until it succeeds; in %.0f s other workers may run these jobs: %s",
-            len(held),
-            "job" if len(held) == 1 else "jobs",
+            "The leases of %d of %d jobs that this process holds, running or still to be settled, are not renewed, "
+            "which is tried again until it succeeds; in %.0f s other workers may run these jobs: %s",
+            len(left_out),
+            held,
             max(left, 0.0),
             error,
         )
