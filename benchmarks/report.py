@@ -14,7 +14,7 @@ from harness.tables import document
 def main() -> None:
     """Print the tables; write the chart where it is wanted."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("runs", type=Path, nargs="+", help="what queues.py wrote with --json; later ones add measures")
+    parser.add_argument("runs", type=Path, nargs="+", help="what queues.py wrote with --json; others add their rounds")
     parser.add_argument("--svg", type=Path, help="where to write the chart")
     options = parser.parse_args()
     record, *others = map(Record.load, options.runs)

@@ -49,11 +49,16 @@ class Record:
         return statistics.median(values) if values else None
 
     def take_in(self, other: Record) -> None:
-        """Let the measures of another run replace or complete those of this one."""
+        """Let the rounds of another run join those of this one."""
         for name, variant in other.variants.items():
             self.variants.setdefault(name, variant)
-        self.figures |= other.figures
-        self.ceilings |= other.ceilings
+        for measure, figures in other.figures.items():
+            mine = self.figures.setdefault(measure, {})
+            for figure, values in figures.items():
+                _join(mine.setdefault(figure, {}), values)
+        for way, figures in other.ceilings.items():
+            _join(self.ceilings.setdefault(way, {}), figures)
+        self.about["joined"] = True
         for name, faults in other.faults.items():
             known = self.faults.setdefault(name, [])
             known.extend(fault for fault in faults if fault not in known)
@@ -67,6 +72,11 @@ class Record:
     def load(cls, path: Path) -> Record:
         """Read what was written down."""
         return cls(**json.loads(path.read_text()))
+
+
+def _join(mine: dict[str, list[float]], values: dict[str, list[float]]) -> None:
+    for name, rounds in values.items():
+        mine.setdefault(name, []).extend(rounds)
 
 
 def machine() -> str:

@@ -84,6 +84,8 @@ def spread(values: Sequence[float]) -> str:
 def medians(record: Record) -> str:
     """Of how many rounds the figures are."""
     rounds = record.about["rounds"]
+    if record.about.get("joined"):
+        return "medians of all rounds of several runs"
     return f"medians of {rounds} rounds" if rounds > 1 else "one round"
 
 

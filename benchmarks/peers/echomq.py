@@ -17,7 +17,9 @@ class Peer(base.Adapter):
     variants = (
         ("dramatiq's worker", ""),
         ("threads", "the default"),
-        ("asyncio", "async actors"),
+        ("threads at 100", "worker_threads=100"),
+        ("asyncio", "async actors, concurrency 8, as all others have"),
+        ("asyncio at 100", "async actors, at their default"),
     )
     senders = ("threads",)
     pace = 8000
@@ -34,7 +36,8 @@ class Peer(base.Adapter):
         super().__init__(url, variant, concurrency)
         self._broker = EchoMQBroker(url)
         dramatiq.set_broker(self._broker)
-        self._jobs = base.ASYNC_JOBS if variant == "asyncio" else base.JOBS
+        self._asyncio = variant.startswith("asyncio")
+        self._jobs = base.ASYNC_JOBS if self._asyncio else base.JOBS
         self._actors = {name: actor(job, actor_name=name) for name, job in self._jobs.items()}
 
     def send(self, job: str, jobs: int) -> None:
@@ -64,7 +67,8 @@ class Peer(base.Adapter):
         else:
             from echomq_tasks import Worker
 
-            places = {"async_concurrency" if self.variant == "asyncio" else "worker_threads": self.concurrency}
+            concurrency = max(self.concurrency, 100) if "100" in self.variant else self.concurrency
+            places = {"async_concurrency" if self._asyncio else "worker_threads": concurrency}
             Worker(self._broker, **places).start()
         while True:
             time.sleep(3600)

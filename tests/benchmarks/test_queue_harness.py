@@ -89,3 +89,24 @@ def test_a_goal_compares_with_the_fastest_of_the_others() -> None:
         "drain, of the fastest at its defaults": ("1.80 times (b default)", False),
         "drain, of the fastest when tuned": ("1.50 times (b tuned)", True),
     }
+
+
+@pytest.mark.usefixtures("benchmarks")
+def test_the_rounds_of_several_runs_are_put_together(tmp_path: Path) -> None:
+    from harness.records import Record
+
+    runs = []
+    for number, rates in enumerate(([1.0, 3.0], [2.0])):
+        record = Record(about={"rounds": 3})
+        for rate in rates:
+            record.add("drain", VARIANT, {"jobs/s": rate})
+        record.add(f"only in {number}", VARIANT, {"jobs/s": 9.0})
+        record.add_ceilings({"bare": {"enqueue jobs/s": float(number)}})
+        record.save(path := tmp_path / f"{number}.json")
+        runs.append(Record.load(path))
+    both, other = runs
+    both.take_in(other)
+    assert both.values("drain", "jobs/s", VARIANT) == [1.0, 3.0, 2.0]
+    assert both.values("only in 0", "jobs/s", VARIANT) == both.values("only in 1", "jobs/s", VARIANT) == [9.0]
+    assert both.ceilings == {"bare": {"enqueue jobs/s": [0.0, 1.0]}}
+    assert other.values("drain", "jobs/s", VARIANT) == [2.0]
