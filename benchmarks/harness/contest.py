@@ -83,8 +83,13 @@ class Contestant:
 
     @contextmanager
     def _process(self, role: str, concurrency: int, slot: int, two_queues: bool) -> Iterator[PeerProcess]:
-        place = {"url": self.server.url, "concurrency": concurrency, "tally": str(self.tally_path), "slot": slot}
-        place["two_queues"] = two_queues
+        place = {
+            "url": self.server.url,
+            "concurrency": concurrency,
+            "tally": str(self.tally_path),
+            "slot": slot,
+            "two_queues": two_queues,
+        }
         with PeerProcess(self.python, peer=self.peer, variant=self.variant, role=role, **place) as process:
             process.answer()
             yield process

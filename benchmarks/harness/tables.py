@@ -122,7 +122,7 @@ def _head(record: Record) -> str:
         "# Beside other queues\n\n"
         f"{about['date']}; {about['machine']}; {about['server']} on the loopback, {disk}. "
         f"{medians(record).capitalize()}, with the lowest and the highest; idle, and very many jobs, of one. "
-        f"Concurrency 8 unless it says otherwise. How it is measured: `benchmarks/README.md`."
+        f"Concurrency 8 unless it says otherwise. [How it is measured](../benchmarks/README.md)."
     )
 
 

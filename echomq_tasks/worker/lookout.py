@@ -35,8 +35,6 @@ class Lookout:
         #: Which of the descriptors that are watched were readable after the last sleep.
         self.ready: Collection[int] = ()
         self._standing: Standing | Scattered | None = None
-        #: The monotonic second before which it does not stand, in a cluster at some queue.
-        self.stand_at = 0.0
         self._breaks = Breaks()
 
     def stand(self, queues: Sequence[str]) -> None:
@@ -50,19 +48,20 @@ class Lookout:
             connection = self._connect()
             scattered = connection.is_cluster
             standing = self._standing = Scattered(connection, self.bell.ring) if scattered else Standing(connection)
+        if isinstance(standing, Standing) and time.monotonic() < self._breaks.until:
+            return
         try:
-            if isinstance(standing, Scattered):
-                spots = standing.at(queues)
-                self.stand_at = standing.stand_at
-            elif time.monotonic() >= self.stand_at:
-                spots = standing.at(queues)
-            else:
-                return
+            spots = standing.at(queues)
         except BaseException:
             # A connection was closed, and its number may be another's soon.
             self._watch(())
             raise
         self._watch([spot.fileno() for spot in spots])
+
+    @property
+    def stand_at(self) -> float:
+        """The monotonic second before which it does not stand, in a cluster at some queue."""
+        return self._standing.stand_at if isinstance(self._standing, Scattered) else self._breaks.until
 
     @property
     def at(self) -> Sequence[str]:
@@ -108,7 +107,6 @@ class Lookout:
             _log.debug("%s", error)
             self._watch(())
             self._breaks.broke()
-            self.stand_at = self._breaks.until
             return queues
         if isinstance(self._standing, Scattered):
             # One of the connections may have broken.
